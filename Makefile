@@ -1,0 +1,78 @@
+# `make demo` and `make test` are all that a fresh clone needs: each makes the environment first.
+#
+# PYTHON=...         the interpreter for .venv, where the first fitting one is not wanted
+# PIP_TORCH_ARGS=... more arguments for the installation of torch, such as an --index-url for
+#                    builds without CUDA (a Linux default build brings gigabytes of it)
+# PYTEST_ARGS=...    more arguments for pytest, such as -k NAME or --update-golden
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?=
+PIP_TORCH_ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+TORCH := $(shell grep -m 1 '^torch==' constraints.txt)
+EXTRAS := test,lint,bench,pretty
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+# Each test process computes on one thread, so that two share a small machine well.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PARALLEL := -n 2 --dist worksteal --ignore=tests/perf
+
+.PHONY: help demo test quick gpu lint format bench clean
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: $(READY)  ## compile a small model and read it
+	$(BIN)/python examples/demo.py
+
+test: $(READY)  ## all tests that need no GPU, but for tests/perf
+	$(PYTEST) $(PARALLEL) -m "not gpu" $(PYTEST_ARGS)
+
+quick: $(READY)  ## the tests without the slow ones
+	$(PYTEST) $(PARALLEL) -m "not gpu and not slow" $(PYTEST_ARGS)
+
+gpu: $(READY)  ## the tests that need a CUDA device
+	$(PYTEST) -m gpu --ignore=tests/perf $(PYTEST_ARGS)
+
+lint: $(READY)  ## ruff and pyright, as CI runs them
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(READY)  ## let ruff repair and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY)  ## tests/perf, alone on the machine and without verification
+	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf $(PYTEST_ARGS)
+
+clean:  ## remove all that was made
+	rm -rf $(VENV) build dist src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
+	find compiler executors passes printers src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# torch goes first and by its exact version: the default of a package index may be another build.
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_TORCH_ARGS) '$(TORCH)'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(BIN)/python:
+	@for candidate in $(CANDIDATES); do \
+	  if "$$candidate" -c '$(FITS)' 2>/dev/null; then \
+	    echo "$$candidate -m venv $(VENV)"; \
+	    exec "$$candidate" -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo "tracemill needs Python 3.11 or newer with the venv and ensurepip modules." >&2; \
+	echo "Tried: $(CANDIDATES)." >&2; \
+	echo "Install one (on Debian: python3 and python3-venv), or say where it is:" >&2; \
+	echo "  make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3" >&2; \
+	exit 1
