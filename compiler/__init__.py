@@ -1,0 +1,1 @@
+"""What a trace is, and how one call flows."""

@@ -1,0 +1,38 @@
+"""Tracemill's own passes, printers and executors, brought through the hooks that everybody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tracemill.compiler.pass_base import AnyPass
+from tracemill.compiler.plugins import hookimpl
+from tracemill.executors.torch import TorchExecutor
+from tracemill.passes.claim import Claim
+from tracemill.passes.cse import CommonSubexpressions
+from tracemill.passes.dce import DeadCodeElimination
+from tracemill.passes.delete_last_used import DeleteLastUsed
+from tracemill.passes.interpretation.acquire import Acquire
+from tracemill.passes.proxy_renaming import ProxyRenaming
+from tracemill.printers.base import Printer
+from tracemill.printers.default import DefaultPrinter
+from tracemill.printers.minimal import MinimalPrinter
+from tracemill.printers.verbose import VerbosePrinter
+
+
+@hookimpl
+def tracemill_passes() -> Iterable[AnyPass]:
+    """One pass per file of `passes/`."""
+    return Acquire(), ProxyRenaming(), DeadCodeElimination(), CommonSubexpressions(), Claim(), DeleteLastUsed()
+
+
+@hookimpl
+def tracemill_printers() -> Iterable[Printer]:
+    """One printer per file of `printers/`."""
+    return DefaultPrinter(), VerbosePrinter(), MinimalPrinter()
+
+
+@hookimpl
+def tracemill_executors() -> Iterable[Any]:
+    """PyTorch itself."""
+    return (TorchExecutor(),)

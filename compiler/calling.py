@@ -1,0 +1,117 @@
+"""How a callable is called: its parameters, the binding of a call's arguments, and Python's own errors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+P = inspect.Parameter
+
+
+class CallForm:
+    """A callable with its parameters, as one calls it.
+
+    parameters: of the call, `self` left out for methods and modules.
+    bind: from a call's arguments to a value for each parameter, in order; raises the TypeError that Python would.
+    """
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.target = target
+        function, leading = _function_of(target)
+        if function is None:
+            self.parameters = [P("args", P.VAR_POSITIONAL), P("kwargs", P.VAR_KEYWORD)]
+            binder: Callable[..., Any] = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
+        else:
+            own = inspect.signature(function, follow_wrapped=False).parameters
+            parameters = list(own.values())
+            binder = _binder(function, parameters)
+            first = parameters[0].kind if parameters else None
+            bare = leading and first is not P.VAR_POSITIONAL
+            self.parameters = parameters[1:] if bare else parameters
+            binder = _skipping_self(binder, leading[0], bare=bool(bare)) if leading else binder
+        self.bind: Callable[..., tuple[Any, ...]] = binder
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """Calls the target with a value for each parameter."""
+        return self.apply(self.target, values)
+
+    def apply(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Calls a function that has the target's parameters, under whatever names."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for parameter, value in zip(self.parameters, values, strict=True):
+            if parameter.kind is P.VAR_POSITIONAL:
+                args.extend(value)
+            elif parameter.kind is P.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is P.KEYWORD_ONLY:
+                kwargs[parameter.name] = value
+            else:
+                args.append(value)
+        return function(*args, **kwargs)
+
+
+def _function_of(target: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
+    """The Python function that receives the call's arguments, and the `self` before them."""
+    if isinstance(target, torch.nn.Module):
+        forward = target.forward
+        if isinstance(forward, MethodType) and isinstance(forward.__func__, FunctionType):
+            return forward.__func__, (forward.__self__,)
+        return None, ()
+    if isinstance(target, MethodType) and isinstance(target.__func__, FunctionType):
+        return target.__func__, (target.__self__,)
+    if isinstance(target, FunctionType):
+        return target, ()
+    call = getattr(type(target), "__call__", None)
+    if isinstance(call, FunctionType) and not isinstance(target, functools.partial):
+        return call, (target,)
+    return None, ()
+
+
+def _skipping_self(binder: Callable[..., Any], owner: Any, *, bare: bool) -> Callable[..., Any]:
+    def bind(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        values = binder(owner, *args, **kwargs)
+        return values[1:] if bare else (values[0][1:], *values[1:])
+
+    return bind
+
+
+def _binder(function: FunctionType, parameters: Sequence[P]) -> Callable[..., tuple[Any, ...]]:
+    """A function with `function`'s parameters and name that returns its arguments.
+
+    Calling it with wrong arguments raises the TypeError that calling `function` would.
+    """
+    text = signature_text(parameters, lambda _value: "None")
+    names = "".join(f"{parameter.name}, " for parameter in parameters)
+    namespace: dict[str, Any] = {}
+    exec(f"def binder({text}):\n  return ({names})", namespace)
+    binder = namespace["binder"]
+    code = function.__code__
+    binder.__code__ = binder.__code__.replace(co_name=code.co_name, co_qualname=function.__qualname__)
+    binder.__defaults__ = function.__defaults__
+    binder.__kwdefaults__ = function.__kwdefaults__
+    return binder
+
+
+def signature_text(parameters: Sequence[P], default_text: Callable[[Any], str]) -> str:
+    """Parameters as they stand between the parentheses of a `def`."""
+    parts: list[str] = []
+    star = False
+    for index, parameter in enumerate(parameters):
+        kind = parameter.kind
+        if index and parameters[index - 1].kind is P.POSITIONAL_ONLY and kind is not P.POSITIONAL_ONLY:
+            parts.append("/")
+        if kind is P.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star = star or kind in (P.KEYWORD_ONLY, P.VAR_POSITIONAL)
+        mark = {P.VAR_POSITIONAL: "*", P.VAR_KEYWORD: "**"}.get(kind, "")
+        default = "" if parameter.default is P.empty else f"={default_text(parameter.default)}"
+        parts.append(f"{mark}{parameter.name}{default}")
+    if parameters and parameters[-1].kind is P.POSITIONAL_ONLY:
+        parts.append("/")
+    return ", ".join(parts)

@@ -1,0 +1,41 @@
+"""Code generation: the function that a trace's text defines."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tracemill.compiler.errors import PrinterError
+from tracemill.compiler.trace import Trace
+from tracemill.printers.base import Code, Printer
+
+_numbers = itertools.count()
+
+
+def compile_code(code: Code, name: str, printer: Printer) -> Callable[..., Any]:
+    """The function `name` that the code's text defines.
+
+    The text's lines are in `linecache`, so tracebacks and pdb show them; they go when the function goes.
+    Raises PrinterError when the text is not Python, or defines no such function.
+    """
+    file = f"<tracemill {name} {next(_numbers)}>"
+    namespace: dict[str, Any] = dict(code.bound)
+    try:
+        exec(compile(code.source, file, "exec"), namespace)
+        function = namespace[name]
+    except (SyntaxError, KeyError) as error:
+        raise PrinterError(
+            f"the text of printer {printer.name!r} does not define {name!r}: {type(error).__name__}: {error}\n{code.source}"
+        ) from error
+    lines = code.source.splitlines(keepends=True)
+    linecache.cache[file] = (len(code.source), None, lines, file)
+    weakref.finalize(getattr(function, "__wrapped__", function), linecache.cache.pop, file, None)
+    return function
+
+
+def compile_trace(trace: Trace, printer: Printer) -> Callable[..., Any]:
+    """The function that a trace's text by `printer` defines."""
+    return compile_code(printer.code(trace), trace.name, printer)

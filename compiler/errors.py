@@ -1,0 +1,43 @@
+"""The errors that tracemill raises, each a subclass of the closest builtin."""
+
+from __future__ import annotations
+
+
+class TracemillError(Exception):
+    """Base of every error that tracemill itself raises."""
+
+
+class UnsupportedError(TracemillError, NotImplementedError):
+    """Raised, before anything has run, for a program that tracemill cannot compile faithfully."""
+
+
+class DataDependentError(UnsupportedError):
+    """Raised when Python asks for the value of a tensor that depends on an input."""
+
+
+class MutationError(UnsupportedError):
+    """Raised for a write that the compiled program could not repeat at each call."""
+
+
+class LeakedValueError(TracemillError, RuntimeError):
+    """Raised when a value of the oracle or of an interpretation escapes from it."""
+
+
+class OptionError(TracemillError, ValueError):
+    """Raised for an unknown option, printer, executor, stage or cache mode; lists the known ones."""
+
+
+class TraceError(TracemillError, ValueError):
+    """Raised for a trace that is not well formed; its text shows the trace with the line marked."""
+
+
+class PassError(TracemillError, RuntimeError):
+    """Raised when a pass fails; names the pass, the plugin and the stage."""
+
+
+class PluginError(TracemillError, RuntimeError):
+    """Raised for a plugin that cannot be registered; names the plugin and its distribution."""
+
+
+class PrinterError(TracemillError, RuntimeError):
+    """Raised when a printer fails or prints text that is not the program; names the printer."""

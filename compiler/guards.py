@@ -1,0 +1,65 @@
+"""The small functions that a prologue's text calls to check a call's inputs."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from tracemill.compiler.prims import Check
+from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.torch_internals import TensorGuards
+
+
+class Mismatch(Exception):
+    """Raised by a prologue whose specialisation does not fit the call; the call then tries another."""
+
+
+def mismatch(subject: str) -> NoReturn:
+    """Says that `subject` is not as the specialisation needs it."""
+    raise Mismatch(subject)
+
+
+CHECK = Check("check", impl=mismatch)
+
+
+def check(subject: str, condition: str, *values: Any) -> BoundSymbol:
+    """The bound symbol of a check: `condition` holds a `{}` for each of `values`."""
+    return CHECK.bind(subject, condition, *values, output=None)
+
+
+class TensorCheck:
+    """Checks type, device, dtype, requires_grad, shape and strides of many tensors at once.
+
+    `check(*tensors)` says whether all are as recorded. PyTorch's own check in C++ does the work; it covers the conjugate
+    and negative bits and inference mode too.
+    """
+
+    __slots__ = ("check", "expected", "guards")
+
+    def __init__(self, *expected: tuple[type, TensorMeta]) -> None:
+        self._set(expected, [_example(kind, meta) for kind, meta in expected])
+
+    @classmethod
+    def of(cls, tensors: list[torch.Tensor]) -> TensorCheck:
+        """The check that `tensors` pass."""
+        made = object.__new__(cls)
+        made._set(tuple((type(tensor), TensorMeta.of(tensor)) for tensor in tensors), tensors)
+        return made
+
+    def _set(self, expected: tuple[tuple[type, TensorMeta], ...], tensors: list[torch.Tensor]) -> None:
+        self.expected = expected
+        self.guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.check = self.guards.check
+
+    def why(self, tensors: list[torch.Tensor], names: list[str]) -> str:
+        """The first difference, in words; empty when there is none."""
+        found = self.guards.check_verbose(*tensors, tensor_check_names=names)
+        return found if isinstance(found, str) else ""
+
+
+def _example(kind: type, meta: TensorMeta) -> torch.Tensor:
+    tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    tensor.requires_grad_(meta.requires_grad)
+    return torch.nn.Parameter(tensor, meta.requires_grad) if kind is torch.nn.Parameter else tensor

@@ -1,0 +1,192 @@
+"""jit and trace: what users call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from tracemill.compiler import services
+from tracemill.compiler.calling import CallForm
+from tracemill.compiler.errors import OptionError
+from tracemill.compiler.jitted_module import jitted_module
+from tracemill.compiler.pass_base import AnyPass, Call, PassContext
+from tracemill.compiler.pipeline import History, passes_for, run
+from tracemill.compiler.specialise import CacheInfo, Options, Specialisations
+from tracemill.compiler.trace import Trace
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    printer: Any = "default",
+    executors: Sequence[Any] | str | None = None,
+    passes: Sequence[AnyPass] = (),
+    disable_passes: Sequence[str] = (),
+    cache: str = "constant values",
+    sharp_edges: str = "warn",
+    **unknown: Any,
+) -> Any:
+    """Compiles a function, method, partial or module; without `fn`, a decorator.
+
+    The first call with inputs of a new kind traces the program, and later calls of that kind run the trace's text.
+    A module gives a module whose parameters, buffers, attributes and `state_dict` are the original's.
+
+    printer: a name, a Printer, or a mapping from stage to either, with "*" for the rest.
+    executors: names or objects in order of preference; torch runs what they leave.
+    passes: passes to run besides the registered ones. disable_passes: names of passes to leave out.
+    cache: "constant values", "symbolic values", "same input" (check nothing) or "no caching".
+    sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
+
+    Raises OptionError for an unknown option, printer, executor, pass or cache mode.
+
+    >>> import torch
+    >>> @jit
+    ... def double(x):
+    ...     return x * 2
+    >>> double(torch.ones(2))
+    tensor([2., 2.])
+    """
+    if unknown:
+        known = "printer, executors, passes, disable_passes, cache, sharp_edges"
+        raise OptionError(f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}")
+    asked = (executors,) if isinstance(executors, str) else executors
+    options = Options(
+        printer=printer,
+        executors=None if asked is None else tuple(asked),
+        passes=tuple(passes),
+        disable_passes=tuple(disable_passes),
+        cache=cache,
+        sharp_edges=sharp_edges,
+    )
+    if fn is None:
+        return lambda decorated: _jitted(decorated, options)
+    return _jitted(fn, options)
+
+
+def _jitted(fn: Callable[..., Any], options: Options) -> Any:
+    if not callable(fn):
+        raise TypeError(f"jit takes a callable, not a {type(fn).__name__}")
+    state = Specialisations(fn, options)
+    caller = caller_of(state)
+    if isinstance(fn, torch.nn.Module):
+        return jitted_module(fn, caller)
+    try:
+        functools.update_wrapper(caller, fn)
+    except (AttributeError, TypeError):  # a callable without a name, such as a partial of a partial
+        pass
+    caller.__wrapped__ = fn  # type: ignore[attr-defined]
+    return caller
+
+
+services.jit_again = _jitted
+
+
+def caller_of(state: Specialisations) -> Callable[..., Any]:
+    """The function that users call: the latest entry if it fits, else what `state` finds or makes."""
+
+    def jitted(*args: Any, **kwargs: Any) -> Any:
+        entry = state.latest
+        if entry is not None:
+            try:
+                inputs = entry.prologue(*args, **kwargs)
+            except Exception:  # whatever does not fit, be it a mismatch or a wrong call
+                entry = None
+            else:
+                state.hits += 1
+                state.history = entry.history
+                result = entry.computation(*inputs)
+                return result if entry.rebuild is None else entry.rebuild(result)
+        try:
+            return state.call(args, kwargs)
+        except Exception as error:
+            raise error.with_traceback(_users_part(error.__traceback__)) from error.__cause__
+
+    jitted.__tracemill__ = state  # type: ignore[attr-defined]
+    return jitted
+
+
+def _users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without tracemill's own frames where the user's code failed; whole where ours did."""
+    own = __file__.rsplit("/", 2)[0]
+    frames: list[TracebackType] = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    kept = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith(own)]
+    if not kept or kept[-1] is not frames[-1]:
+        kept = kept and frames
+    result: TracebackType | None = None
+    for frame in reversed(kept or frames):
+        result = TracebackType(result, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return result
+
+
+def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+    """The trace of a call of `fn`: acquired and named, not optimised, and run by no executor.
+
+    Its arguments are the call's tensors, then the tensors that the program uses by itself, such as parameters.
+
+    >>> import torch
+    >>> print(trace(lambda x: x + 1, torch.ones(2)).text("minimal"))
+    import torch
+    <BLANKLINE>
+    def computation(x):
+      t0 = torch.Tensor.add(x, 1)
+      return t0
+    <BLANKLINE>
+    """
+    form = CallForm(fn)
+    context = PassContext(Call(form, form.bind(*args, **kwargs)))
+    stages = ("interpretation", "proxy_renaming")
+    chosen = [item for item in passes_for() if item.stage in stages]
+    return run(chosen, context, History()).computation
+
+
+def _state(jf: Any) -> Specialisations:
+    state = getattr(jf, "__tracemill__", None)
+    if not isinstance(state, Specialisations):
+        raise TypeError(f"this is no jitted function or module: {jf!r}")
+    return state
+
+
+def last_traces(jf: Any) -> list[Trace]:
+    """The computation after each pass of the latest call's specialisation, oldest first; the last one is what runs."""
+    return _state(jf).history.traces("computation")
+
+
+def last_prologue_traces(jf: Any) -> list[Trace]:
+    """The prologue after each pass, oldest first."""
+    return _state(jf).history.traces("prologue")
+
+
+def last_backward_traces(jf: Any) -> list[Trace]:
+    """The backward after each pass that has one, oldest first."""
+    return _state(jf).history.traces("backward")
+
+
+def last_epilogue_traces(jf: Any) -> list[Trace]:
+    """The epilogue after each pass that has one, oldest first."""
+    return _state(jf).history.traces("epilogue")
+
+
+def last_report(jf: Any) -> list[dict[str, Any]]:
+    """What each pass of the latest call's specialisation did: stage, pass, seconds, symbols before and after."""
+    return [
+        {
+            "stage": step.stage,
+            "pass": step.name,
+            "seconds": step.seconds,
+            "symbols_before": step.symbols[0],
+            "symbols_after": step.symbols[1],
+        }
+        for step in _state(jf).history.steps
+    ]
+
+
+def cache_info(jf: Any) -> CacheInfo:
+    """Hits, misses and entries of a jitted function."""
+    return _state(jf).cache_info

@@ -1,0 +1,73 @@
+"""Our own operations: unpacking, checking and freeing values. They print as plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
+
+
+class UnpackSequence(Symbol):
+    """`a, b, = C0`: names the items of a collection."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        (collection,) = bsym.args
+        if not bsym.output:
+            return []
+        return [f"{''.join(writer.target(item) + ', ' for item in bsym.output).rstrip()} = {writer.value(collection)}"]
+
+
+class Unpack(Symbol):
+    """`weight = fc._parameters["weight"]`: names what a path of attributes and items leads to.
+
+    Arguments: the base, then one step after another; a step is ".name" or an index in a one-element tuple.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        base, *steps = bsym.args
+        path = "".join(step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps)
+        return [f"{writer.target(bsym.output)} = {writer.value(base)}{path}"]
+
+
+class Check(Symbol):
+    """`x is None or mismatch("x")`: one line that a call must meet to reuse the specialisation.
+
+    Arguments: what is checked, for people; a condition with a `{}` for each value; the values.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        subject, condition, *values = bsym.args
+        text = condition.format(*map(writer.value, values))
+        return [f"{text} or {writer.value(self.impl)}({subject!r})"]
+
+
+class Delete(Symbol):
+    """`del t0, t1`: frees values after their last use."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        return [f"del {', '.join(map(writer.value, bsym.args))}"]
+
+
+class Comment(Symbol):
+    """`# C1 (empty sequence)`: a line for people."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        return [f"# {bsym.args[0]}"]
+
+
+UNPACK_SEQUENCE = UnpackSequence("unpack_sequence")
+UNPACK = Unpack("unpack")
+DELETE = Delete("del")
+COMMENT = Comment("comment")
+
+
+def unpack(output: Proxy, base: Any, *steps: Any) -> BoundSymbol:
+    """The bound symbol of `output = base<steps>`."""
+    return UNPACK.bind(base, *steps, output=output)
+
+
+def delete(values: Sequence[Proxy]) -> BoundSymbol:
+    """The bound symbol of `del a, b`."""
+    return DELETE.bind(*values, output=None)

@@ -1,0 +1,396 @@
+"""Proxies: the named values of a trace.
+
+A proxy knows what a value is (shape, dtype, ...) and never holds it. Proxies are hashed by identity, and immutable.
+Inside `tracemill.tracectx(trace)` a `TensorProxy` is used as a tensor is: `torch.sin(x)`, `x + y` and `x.sum(0)` record
+bound symbols. `==` compares proxies by identity; `x.eq(y)` records a comparison of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+from weakref import WeakValueDictionary
+
+import torch
+
+from tracemill.compiler import context
+from tracemill.compiler.torch_internals import dtype_abbrs
+
+
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements, of a contiguous tensor of `shape`."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class TensorMeta:
+    """What PyTorch knows of a tensor besides its data; equal ones are one object.
+
+    Shape and stride are in elements. Sparse layouts have no stride.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "conj",
+        "device",
+        "dtype",
+        "is_leaf",
+        "layout",
+        "neg",
+        "requires_grad",
+        "shape",
+        "stride",
+    )
+    _known: ClassVar[WeakValueDictionary[tuple[Any, ...], TensorMeta]] = WeakValueDictionary()
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    layout: torch.layout
+    conj: bool
+    neg: bool
+
+    def __new__(
+        cls,
+        shape: Sequence[int],
+        stride: Sequence[int] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        requires_grad: bool = False,
+        is_leaf: bool = True,
+        layout: torch.layout = torch.strided,
+        conj: bool = False,
+        neg: bool = False,
+    ) -> TensorMeta:
+        shape = tuple(shape)
+        stride = contiguous_stride(shape) if stride is None else tuple(stride)
+        device = torch.device(device)
+        key = (shape, stride, dtype, device, requires_grad, is_leaf, layout, conj, neg)
+        meta = cls._known.get(key)
+        if meta is None:
+            meta = object.__new__(cls)
+            for name, value in zip(
+                ("shape", "stride", "dtype", "device", "requires_grad", "is_leaf", "layout", "conj", "neg"), key, strict=True
+            ):
+                object.__setattr__(meta, name, value)
+            cls._known[key] = meta
+        return meta
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorMeta:
+        """The metadata of a real (or fake) tensor."""
+        strided = tensor.layout == torch.strided
+        return cls(
+            tensor.shape,
+            tensor.stride() if strided else (),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            tensor.is_leaf,
+            tensor.layout,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"TensorMeta is immutable: cannot set {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorMeta, self.key
+
+    def __repr__(self) -> str:
+        return f"TensorMeta({self.type_string!r}, stride={self.stride})"
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The constructor's arguments."""
+        return (
+            self.shape,
+            self.stride,
+            self.dtype,
+            self.device,
+            self.requires_grad,
+            self.is_leaf,
+            self.layout,
+            self.conj,
+            self.neg,
+        )
+
+    @property
+    def type_string(self) -> str:
+        """Device, dtype and shape as printed in traces: `cuda:0 f32[2, 9]`."""
+        return f"{self.device} {dtype_abbrs[self.dtype]}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without gaps."""
+        return self.numel * self.dtype.itemsize
+
+    def replace(self, **changes: Any) -> TensorMeta:
+        """The same metadata with some of it changed."""
+        names = ("shape", "stride", "dtype", "device", "requires_grad", "is_leaf", "layout", "conj", "neg")
+        return TensorMeta(**(dict(zip(names, self.key, strict=True)) | changes))
+
+
+class Storage:
+    """The memory that tensors share: two proxies alias exactly when their storage is the same object."""
+
+    __slots__ = ("__weakref__", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+class Stride(tuple[int, ...]):
+    """Strides in elements; also callable, as `Tensor.stride` is."""
+
+    __slots__ = ()
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return tuple(self) if dim is None else self[dim]
+
+
+class Proxy:
+    """A named value of a trace."""
+
+    __slots__ = ("__weakref__", "_name")
+    prefix: ClassVar[str] = "v"
+    """The first letter of the names that renaming gives to values of this kind."""
+
+    def __init__(self, name: str | None = None) -> None:
+        recorder = context.recorder.get()
+        if recorder is not None:
+            name = recorder.name(name, self.prefix)
+        self._name = name if name is not None else self.prefix
+
+    @property
+    def name(self) -> str:
+        """The name that the trace's text uses."""
+        return self._name
+
+    @property
+    def type_string(self) -> str:
+        """What the printers write in a type comment."""
+        raise NotImplementedError
+
+    def renamed(self, name: str) -> Self:
+        """The same value under another name."""
+        cls = type(self)
+        other = cls.__new__(cls)
+        for owner in cls.__mro__:
+            for slot in getattr(owner, "__slots__", ()):
+                if slot not in ("__weakref__", "__dict__"):
+                    object.__setattr__(other, slot, getattr(self, slot))
+        other._name = name
+        return other
+
+    def __repr__(self) -> str:
+        return f'<{type(self).__name__} {self._name}: "{self.type_string}">'
+
+
+class AnyProxy(Proxy):
+    """An opaque object, such as a module or a generator."""
+
+    __slots__ = ("python_type",)
+    prefix = "a"
+
+    def __init__(self, name: str | None = None, *, python_type: type = object) -> None:
+        super().__init__(name)
+        self.python_type = python_type
+
+    @property
+    def type_string(self) -> str:
+        """The name of the object's class."""
+        return self.python_type.__name__
+
+
+class CollectionProxy(Proxy):
+    """A tuple, list or dict before it is unpacked."""
+
+    __slots__ = ("length", "python_type")
+    prefix = "C"
+
+    def __init__(self, name: str | None = None, *, python_type: type = tuple, length: int = 0) -> None:
+        super().__init__(name)
+        self.python_type = python_type
+        self.length = length
+
+    @property
+    def type_string(self) -> str:
+        """Always `Collection`."""
+        return "Collection"
+
+
+class NumberProxy(Proxy):
+    """A Python number; `value` is what it was while tracing, None where it is not known."""
+
+    __slots__ = ("value",)
+    prefix = "n"
+    python_type: ClassVar[type]
+
+    def __init__(self, name: str | None = None, *, value: int | float | complex | None = None) -> None:
+        super().__init__(name)
+        self.value = value
+
+    @property
+    def type_string(self) -> str:
+        """The number's Python type."""
+        return self.python_type.__name__
+
+
+class IntegerProxy(NumberProxy):
+    """An int."""
+
+    __slots__ = ()
+    prefix = "i"
+    python_type = int
+
+
+class FloatProxy(NumberProxy):
+    """A float."""
+
+    __slots__ = ()
+    prefix = "f"
+    python_type = float
+
+
+class BoolProxy(NumberProxy):
+    """A bool."""
+
+    __slots__ = ()
+    prefix = "b"
+    python_type = bool
+
+
+def _record(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    recorder = context.recorder.get()
+    if recorder is None:
+        name = getattr(fn, "__name__", repr(fn))
+        raise RuntimeError(f"{name} was called on a proxy outside of a trace; use `with tracemill.tracectx(trace):`")
+    return recorder.call(fn, args, kwargs)
+
+
+class TensorProxy(Proxy):
+    """A tensor: shape, stride (in elements), dtype, device and requires_grad, but no data.
+
+    Raises RuntimeError when an operation is called on it outside of `tracemill.tracectx`.
+
+    >>> TensorProxy("x", shape=(2, 9), dtype=torch.bfloat16).type_string
+    'cpu bf16[2, 9]'
+    """
+
+    __slots__ = ("meta", "storage", "storage_offset")
+    prefix = "t"
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        shape: Sequence[int] = (),
+        stride: Sequence[int] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        requires_grad: bool = False,
+        meta: TensorMeta | None = None,
+        storage: Storage | None = None,
+        storage_offset: int = 0,
+    ) -> None:
+        super().__init__(name)
+        self.meta = meta or TensorMeta(shape, stride, dtype, device, requires_grad)
+        self.storage = storage or Storage(self.meta.nbytes)
+        self.storage_offset = storage_offset
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor, name: str | None = None) -> TensorProxy:
+        """A proxy with the metadata of `tensor`."""
+        return cls(name, meta=TensorMeta.of(tensor))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Sizes in elements."""
+        return torch.Size(self.meta.shape)
+
+    @property
+    def stride(self) -> Stride:
+        """Strides in elements."""
+        return Stride(self.meta.stride)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        return self.meta.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the data is."""
+        return self.meta.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to it."""
+        return self.meta.requires_grad
+
+    @property
+    def type_string(self) -> str:
+        """Device, dtype and shape: `cuda:0 f32[2, 9]`."""
+        return self.meta.type_string
+
+    @classmethod
+    def __torch_function__(
+        cls, fn: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return _record(fn, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        attribute = getattr(torch.Tensor, name)  # its AttributeError is the right one
+        if not callable(attribute):
+            return _record(attribute.__get__, (self,), {})
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return _record(attribute, (self, *args), kwargs)
+
+        method.__name__ = name
+        return method
+
+    def __bool__(self) -> bool:
+        return _record(torch.Tensor.__bool__, (self,), {})
+
+    def __len__(self) -> int:
+        if not self.meta.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.meta.shape[0]
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+
+def _operator(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(*args: Any) -> Any:
+        return _record(fn, args, {})
+
+    return operator
+
+
+# What PyTorch itself calls for each operator: `x + y` arrives at function modes as `torch.Tensor.add`.
+_METHODS = {"add": "add", "radd": "add", "mul": "mul", "rmul": "mul", "sub": "sub", "truediv": "div", "matmul": "matmul"}
+_METHODS |= {"mod": "remainder", "neg": "neg", "abs": "abs", "gt": "gt", "ge": "ge", "lt": "lt", "le": "le"}
+_DUNDERS = "rsub rtruediv pow rpow floordiv rfloordiv rmod rmatmul and or xor invert getitem setitem lshift rshift".split()
+for _name in [*_METHODS, *_DUNDERS]:
+    setattr(TensorProxy, f"__{_name}__", _operator(getattr(torch.Tensor, _METHODS.get(_name, f"__{_name}__"))))

@@ -1,0 +1,206 @@
+"""Specialisations: the programs that one jitted callable has, and how a call finds its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from tracemill.compiler import tree
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.calling import CallForm
+from tracemill.compiler.codegen import compile_trace
+from tracemill.compiler.errors import OptionError
+from tracemill.compiler.guards import Mismatch
+from tracemill.compiler.pass_base import AnyPass, Call, PassContext
+from tracemill.compiler.pipeline import History, passes_for, run
+from tracemill.compiler.plugins import EXECUTORS, PASSES, PRINTERS
+from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.signature import CallKey
+from tracemill.compiler.trace import STAGES, Program, Trace
+from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.printers.base import Printer
+
+CACHE_MODES = ("constant values", "symbolic values", "same input", "no caching")
+SHARP_EDGES = ("allow", "warn", "error")
+
+
+class CacheInfo(NamedTuple):
+    """How calls found their specialisations.
+
+    hits: calls that ran an existing one. misses: calls that made one. entries: how many there are.
+    """
+
+    hits: int
+    misses: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `jit`, checked."""
+
+    printer: Any = "default"
+    executors: tuple[Any, ...] | None = None
+    passes: tuple[AnyPass, ...] = ()
+    disable_passes: tuple[str, ...] = ()
+    cache: str = "constant values"
+    sharp_edges: str = "warn"
+
+    def __post_init__(self) -> None:
+        _one_of("cache mode", self.cache, CACHE_MODES)
+        _one_of("sharp_edges", self.sharp_edges, SHARP_EDGES)
+        if isinstance(self.printer, Mapping):
+            for stage in self.printer:
+                _one_of("stage", stage, (*STAGES, "*"))
+        for stage in STAGES:
+            self.printer_of(stage)
+        for name in self.disable_passes:
+            PASSES.get(name)
+        self.resolved_executors()
+
+    def printer_of(self, stage: str) -> Printer:
+        """The printer of a stage's traces; raises OptionError for an unknown one."""
+        chosen = self.printer
+        if isinstance(chosen, Mapping):
+            chosen = chosen.get(stage, chosen.get("*", "default"))
+        return printer_for(chosen)
+
+    def resolved_executors(self) -> list[Any]:
+        """The executors in order of preference, torch last; raises OptionError for an unknown one."""
+        asked = ("torch",) if self.executors is None else self.executors
+        found = [EXECUTORS.get(item) if isinstance(item, str) else item for item in asked]
+        torch_executor = EXECUTORS.get("torch")
+        return found if torch_executor in found else [*found, torch_executor]
+
+
+def printer_for(asked: Any) -> Printer:
+    """A printer by name or object; None is the default one."""
+    if asked is None:
+        return PRINTERS.get("default")
+    return PRINTERS.get(asked) if isinstance(asked, str) else asked
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise OptionError(f"unknown {what} {value!r}; the known ones are {', '.join(map(repr, known))}")
+
+
+@dataclass(eq=False)
+class Entry:
+    """One specialisation: its program, and the functions that its text defines."""
+
+    program: Program
+    prologue: Callable[..., tuple[Any, ...]]
+    computation: Callable[..., Any]
+    rebuild: Callable[[Any], Any] | None
+    history: History
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Runs the computation on what the prologue gave."""
+        result = self.computation(*inputs)
+        return result if self.rebuild is None else self.rebuild(result)
+
+
+@dataclass(eq=False)
+class Specialisations:
+    """The specialisations of one callable.
+
+    latest: the entry that ran last, tried first. history: the steps of the latest compilation or hit.
+    """
+
+    target: Callable[..., Any]
+    options: Options
+    entries: dict[Any, list[Entry]] = field(default_factory=dict)
+    latest: Entry | None = None
+    history: History = field(default_factory=History)
+    hits: int = 0
+    misses: int = 0
+
+    def __post_init__(self) -> None:
+        self.form = CallForm(self.target)
+        self._lock = threading.RLock()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that the latest entry does not fit: runs another one, or makes it."""
+        if interpretation.get() is not None or internals.functorch_interpreter() is not None:
+            return self.target(*args, **kwargs)  # inlined into what is traced or transformed
+        values = self.form.bind(*args, **kwargs)
+        with self._lock:
+            key = call_key(values)
+            entry, inputs = self._find(key, args, kwargs)
+            if entry is None:
+                entry = self._compile(values)
+                self.misses += 1
+                if self.options.cache != "no caching":
+                    self.entries.setdefault(key, []).append(entry)
+                inputs = entry.prologue(*args, **kwargs)
+            else:
+                self.hits += 1
+            self.history = entry.history
+            if self.options.cache != "no caching":
+                self.latest = entry
+        return entry(inputs)
+
+    def _find(self, key: Any, args: Any, kwargs: Any) -> tuple[Entry | None, Any]:
+        if self.options.cache == "same input" and self.latest is not None:
+            return self.latest, self.latest.prologue(*args, **kwargs)
+        for entry in reversed(self.entries.get(key, [])):
+            try:
+                return entry, entry.prologue(*args, **kwargs)
+            except (Mismatch, LookupError, AttributeError, TypeError):
+                continue
+        return None, ()
+
+    def _compile(self, values: tuple[Any, ...]) -> Entry:
+        self.history = history = History()
+        context = PassContext(
+            Call(self.form, values), self.options.cache, self.options.resolved_executors()
+        )
+        program = run(passes_for(self.options.passes, self.options.disable_passes), context, history)
+        printer = self.options.printer_of(STAGES[-1])
+        prologue = compile_trace(program.prologue, printer)
+        computation = compile_trace(program.computation, printer)
+        if not torch.is_grad_enabled() or not any(_requires_grad(program.computation)):
+            # The prologue checks that grad mode and requires_grad are as now: no_grad would change nothing.
+            computation = getattr(computation, "__wrapped__", computation)
+        names = [parameter.name for parameter in self.form.parameters]
+        if names != [proxy.name for proxy in program.prologue.args]:
+            prologue = _renaming(prologue, self.form)
+        return Entry(program, prologue, computation, context.rebuild, history)
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and entries so far."""
+        return CacheInfo(self.hits, self.misses, sum(map(len, self.entries.values())))
+
+
+def _requires_grad(trace: Trace) -> list[bool]:
+    return [getattr(proxy, "requires_grad", False) for proxy in trace.args]
+
+
+def _renaming(prologue: Callable[..., Any], form: CallForm) -> Callable[..., Any]:
+    """The prologue for callers who use the program's own parameter names, one of which no text may have (`input`)."""
+
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return form.apply(prologue, form.bind(*args, **kwargs))
+
+    return renamed
+
+
+def call_key(values: Sequence[Any]) -> Any:
+    """What tells specialisations apart by the arguments alone: structure, metadata and constants."""
+    key = CallKey()
+
+    def of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return type(value), TensorMeta.of(value)
+        node = tree.node_of(value)
+        if node is not None:
+            return (type(value), node.entries, *map(of, node.children))
+        return key.of(value)
+
+    return tuple(map(of, values))

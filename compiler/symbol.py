@@ -1,0 +1,226 @@
+"""Symbols and bound symbols: operations, and operations applied to values."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracemill.compiler import context, torch_names
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.values import leaves, proxies, substitute
+
+if TYPE_CHECKING:
+    from tracemill.compiler.oracle import Answer
+
+
+class LineWriter(Protocol):
+    """What a symbol needs from a printer to write its own line."""
+
+    def value(self, value: Any) -> str:
+        """The Python expression of a value."""
+        ...
+
+    def target(self, output: Any) -> str:
+        """The left-hand side that receives an output."""
+        ...
+
+    def call(self, bsym: BoundSymbol) -> str:
+        """The call expression, `torch.add(x, y)`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The user's line that a bound symbol comes from."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The line itself, stripped; empty when the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+class Symbol:
+    """An operation: a torch callable, or an operation of one's own.
+
+    Calling a symbol inside `tracemill.tracectx` records a bound symbol and returns its outputs as proxies.
+
+    name: what is printed: `torch.sin`, `mine.scale`.
+    impl: the Python callable that computes it; a torch callable implements itself.
+    meta: from proxies to the outputs' proxies, for operations of one's own without `impl` on torch alone.
+    vjp: from (cotangents, outputs, *args) to one cotangent or None per tensor argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        impl: Callable[..., Any] | None = None,
+        meta: Callable[..., Any] | None = None,
+        vjp: Callable[..., Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.impl = impl
+        self.meta = meta
+        self.vjp = vjp
+
+    @cached_property
+    def path(self) -> str | None:
+        """The expression over `torch` that evaluates to the operation, None when it must be bound by name."""
+        return torch_names.path_of(self.impl) if self.impl is not None else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = context.recorder.get()
+        if recorder is None:
+            raise RuntimeError(f"{self.name} was called outside of a trace; use `with tracemill.tracectx(trace):`")
+        return recorder.call(self, args, kwargs)
+
+    def bind(self, *args: Any, output: Any, **kwargs: Any) -> BoundSymbol:
+        """A bound symbol for outputs that exist already; records nothing."""
+        return BoundSymbol(self, args, kwargs, output)
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        """The Python lines that run `bsym`."""
+        target = writer.target(bsym.output)
+        call = writer.call(bsym)
+        return [f"{target} = {call}" if target else call]
+
+    def __repr__(self) -> str:
+        return f"<Symbol {self.name}>"
+
+
+_torch_symbols: dict[Any, Symbol] = {}
+
+
+def symbol(fn: Callable[..., Any]) -> Symbol:
+    """The symbol of a torch callable; the same callable gives the same symbol.
+
+    >>> import torch
+    >>> symbol(torch.cos).name
+    'torch.cos'
+    """
+    known = _torch_symbols.get(fn)
+    if known is not None:
+        return known
+    path = torch_names.path_of(fn)
+    name = path or getattr(fn, "__qualname__", None) or type(fn).__name__
+    made = Symbol(name, impl=fn)
+    if path is not None:  # what has no path is the user's own, and must not live on here
+        _torch_symbols[fn] = made
+    return made
+
+
+class BoundSymbol:
+    """A symbol bound to arguments and outputs; immutable, `from_bsym` makes a changed one.
+
+    sym, args, kwargs, output: the line `output = sym(*args, **kwargs)`.
+    subsymbols: the ATen operations that it does.
+    source, module_path: the user's line, and the path of the module whose forward was running.
+    grad_enabled: whether autograd was recording when the program got here.
+    answer: what PyTorch said about this call, None for operations that PyTorch does not know.
+    """
+
+    __slots__ = ("_subsymbols", "answer", "args", "grad_enabled", "kwargs", "module_path", "output", "source", "sym")
+
+    def __init__(
+        self,
+        sym: Symbol,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        output: Any = None,
+        *,
+        subsymbols: Sequence[BoundSymbol] | None = None,
+        source: Source | None = None,
+        module_path: str = "",
+        grad_enabled: bool = False,
+        answer: Answer | None = None,
+    ) -> None:
+        self.sym = sym
+        self.args = tuple(args)
+        self.kwargs = kwargs or {}
+        self.output = output
+        self.source = source
+        self.module_path = module_path
+        self.grad_enabled = grad_enabled
+        self.answer = answer
+        self._subsymbols = None if subsymbols is None else tuple(subsymbols)
+
+    @property
+    def subsymbols(self) -> tuple[BoundSymbol, ...]:
+        """The ATen operations that the operation does, on proxies; made when first asked for."""
+        if self._subsymbols is None:
+            self._subsymbols = () if self.answer is None else tuple(self.answer.subsymbols(self))
+        return self._subsymbols
+
+    @property
+    def flat_args(self) -> tuple[Any, ...]:
+        """The leaves of args and kwargs, constants included."""
+        return (*leaves(self.args), *leaves(self.kwargs))
+
+    @property
+    def flat_outs(self) -> tuple[Any, ...]:
+        """The leaves of the output."""
+        return tuple(leaves(self.output))
+
+    @property
+    def inputs(self) -> Iterator[Proxy]:
+        """The proxies among the arguments."""
+        yield from proxies(self.args)
+        if self.kwargs:
+            yield from proxies(self.kwargs)
+
+    @property
+    def outputs(self) -> Iterator[Proxy]:
+        """The proxies among the outputs, those that are arguments too included."""
+        return proxies(self.output)
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it writes to an argument."""
+        return self.answer is not None and bool(self.answer.mutated)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.answer is not None and self.answer.random
+
+    def from_bsym(self, **changes: Any) -> BoundSymbol:
+        """A derivative of this bound symbol: any of its attributes, changed."""
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "_subsymbols"}
+        if not changes.keys() & {"sym", "args", "kwargs", "output", "answer"}:
+            kept["subsymbols"] = self._subsymbols
+        unknown = changes.keys() - kept.keys() - {"subsymbols"}
+        if unknown:
+            raise TypeError(f"a bound symbol has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}")
+        return BoundSymbol(**(kept | changes))
+
+    def substitute(self, mapping: dict[Proxy, Any]) -> BoundSymbol:
+        """The same operation on other values."""
+        subsymbols = self._subsymbols
+        if subsymbols is not None:
+            subsymbols = [inner.substitute(mapping) for inner in subsymbols]
+        return BoundSymbol(
+            self.sym,
+            substitute(self.args, mapping),
+            substitute(self.kwargs, mapping) if self.kwargs else self.kwargs,
+            substitute(self.output, mapping),
+            subsymbols=subsymbols,
+            source=self.source,
+            module_path=self.module_path,
+            grad_enabled=self.grad_enabled,
+            answer=self.answer,
+        )
+
+    def __repr__(self) -> str:
+        outs = ", ".join(proxy.name for proxy in self.outputs)
+        ins = ", ".join(proxy.name for proxy in self.inputs)
+        return f"<BoundSymbol {outs} = {self.sym.name}({ins})>"

@@ -1,0 +1,86 @@
+"""Where a torch callable is found: the expression over `torch` that evaluates to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+# Searched in this order: the first path that leads to a callable is the one that is printed.
+_NAMESPACES = (
+    "torch",
+    "torch.nn.functional",
+    "torch.Tensor",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "torch.nn.init",
+    "torch.sparse",
+    "torch.signal.windows",
+    "torch._C._nn",
+    "torch._VF",
+    "torch._C",
+)
+
+
+def lookup(path: str) -> Any:
+    """The object at a dotted `path` that starts with `torch`; raises AttributeError."""
+    value: Any = torch
+    for part in path.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def _entries(path: str) -> Iterator[tuple[Any, str]]:
+    namespace = lookup(path)
+    for name in dir(namespace):
+        if name.startswith("__") and path != "torch.Tensor":
+            continue
+        value = getattr(namespace, name, None)
+        if callable(value) and not isinstance(value, type):
+            yield value, f"{path}.{name}"
+        elif path == "torch.Tensor" and hasattr(type(value), "__get__") and not callable(value):
+            yield value.__get__, f"{path}.{name}.__get__"
+            if hasattr(type(value), "__set__"):
+                yield value.__set__, f"{path}.{name}.__set__"
+
+
+@lru_cache(maxsize=1)
+def _paths() -> dict[Any, str]:
+    paths: dict[Any, str] = {}
+    for namespace in _NAMESPACES:
+        for value, path in _entries(namespace):
+            try:
+                paths.setdefault(value, path)
+            except TypeError:  # unhashable: torch.classes and the like
+                continue
+    return paths
+
+
+def path_of(fn: Callable[..., Any]) -> str | None:
+    """The dotted path over `torch` that evaluates to `fn`, or None when there is none.
+
+    >>> path_of(torch.sin), path_of(torch.Tensor.add), path_of(torch.ops.aten.mm.default)
+    ('torch.sin', 'torch.Tensor.add', 'torch.ops.aten.mm.default')
+    """
+    if isinstance(fn, torch._ops.OpOverload):
+        return f"torch.ops.{fn.namespace}.{fn._schema.name.split('::')[1]}.{fn._overloadname}"
+    if isinstance(fn, torch._ops.OpOverloadPacket):
+        return f"torch.ops.{fn._qualified_op_name.replace('::', '.')}"
+    path = _paths().get(fn)
+    if path is None and getattr(fn, "__module__", "").split(".")[0] == "torch":
+        path = f"{fn.__module__}.{fn.__qualname__}"
+    if path is None or not _leads_to(path, fn):
+        return None
+    return path
+
+
+def _leads_to(path: str, fn: Any) -> bool:
+    module = ".".join(path.split(".")[:-1])
+    try:
+        return lookup(path) == fn and (module not in sys.modules or hasattr(sys.modules[module], path.split(".")[-1]))
+    except AttributeError:
+        return False

@@ -1,0 +1,182 @@
+"""Traces: straight-line programs that print as one Python function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tracemill.compiler import services
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.values import proxies
+
+STAGES = ("interpretation", "proxy_renaming", "dce", "autograd_split", "executor_fusion")
+"""The named slots of the pipeline, in order."""
+
+
+class Trace:
+    """Arguments, bound symbols and an output; prints as one Python function.
+
+    A pass never edits a trace: it makes a new one with `replace`, and fills it inside `tracemill.tracectx(new)` or from
+    a list of bound symbols.
+
+    name: the printed function's name.
+    args: proxies, one for each parameter.
+    signature: the parameters' kinds and defaults; None when all are positional.
+    output: any structure of proxies and constants, or None.
+    no_grad: whether the function runs with autograd off.
+    notes: comments on the whole trace.
+    stage, constructed_by: the stage and the pass that made it.
+    """
+
+    def __init__(
+        self,
+        name: str = "computation",
+        args: Sequence[Proxy] = (),
+        bound_symbols: Iterable[BoundSymbol] = (),
+        output: Any = None,
+        *,
+        signature: Sequence[inspect.Parameter] | None = None,
+        no_grad: bool = True,
+        stage: str = "",
+        constructed_by: str = "",
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.args = list(args)
+        self.bound_symbols = list(bound_symbols)
+        self.output = output
+        self.signature = signature
+        self.no_grad = no_grad
+        self.stage = stage
+        self.constructed_by = constructed_by
+        self.notes = tuple(notes)
+        self._scopes: list[list[BoundSymbol]] = [self.bound_symbols]
+
+    def replace(self, **changes: Any) -> Trace:
+        """A new trace with some attributes changed; its list of bound symbols is its own."""
+        kept = {
+            name: getattr(self, name)
+            for name in (
+                "name",
+                "args",
+                "bound_symbols",
+                "output",
+                "signature",
+                "no_grad",
+                "stage",
+                "constructed_by",
+                "notes",
+            )
+        }
+        unknown = changes.keys() - kept.keys()
+        if unknown:
+            raise TypeError(f"a trace has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}")
+        return Trace(**(kept | changes))
+
+    # Recording
+
+    def push_scope(self, scope: list[BoundSymbol]) -> None:
+        """Makes `scope` the list that receives what is recorded from here on."""
+        self._scopes.append(scope)
+
+    def pop_scope(self) -> list[BoundSymbol]:
+        """Ends the latest scope and returns it."""
+        if len(self._scopes) == 1:
+            raise RuntimeError("no scope to pop: every pop_scope needs a push_scope before it")
+        return self._scopes.pop()
+
+    @contextmanager
+    def scope(self) -> Iterator[list[BoundSymbol]]:
+        """Collects what is recorded in the block into a list of its own, to be put anywhere."""
+        collected: list[BoundSymbol] = []
+        self.push_scope(collected)
+        try:
+            yield collected
+        finally:
+            self.pop_scope()
+
+    def record(self, bsym: BoundSymbol) -> BoundSymbol:
+        """Appends a bound symbol to the current scope."""
+        self._scopes[-1].append(bsym)
+        return bsym
+
+    # Questions
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the trace's values: exactly those that its text defines."""
+        return {proxy.name for proxy in self.values()}
+
+    def values(self) -> Iterator[Proxy]:
+        """Every value that the trace defines: its arguments, then outputs of its bound symbols, each once."""
+        seen: set[Proxy] = set()
+        for proxy in self._defined():
+            if proxy not in seen:
+                seen.add(proxy)
+                yield proxy
+
+    def _defined(self) -> Iterator[Proxy]:
+        yield from self.args
+        for bsym in self.bound_symbols:
+            yield from bsym.outputs
+
+    @property
+    def outputs(self) -> Iterator[Proxy]:
+        """The proxies in the output."""
+        return proxies(self.output)
+
+    # Text
+
+    def text(self, printer: Any = None) -> str:
+        """The trace as Python, by a printer's name or object; None is the default printer."""
+        return services.text_of(self, printer)
+
+    def callable(self, printer: Any = None) -> Callable[..., Any]:
+        """The Python function that the trace's text defines."""
+        return services.callable_of(self, printer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.callable()(*args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.name}: {len(self.bound_symbols)} bound symbols, {self.stage or 'no stage'}>"
+
+    def _repr_html_(self) -> str:
+        return services.html_of(self)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The traces of one specialisation.
+
+    prologue: unpacks and checks the inputs, and returns the computation's arguments.
+    computation: the program.
+    backward: from what was saved and the cotangents to the gradients, or None.
+    epilogue: writes back what the program mutated, or None.
+    """
+
+    prologue: Trace
+    computation: Trace
+    backward: Trace | None = None
+    epilogue: Trace | None = None
+
+    def replace(self, **changes: Trace | None) -> Program:
+        """The program with some of its traces changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def traces(self) -> dict[str, Trace]:
+        """The traces that are there, by role."""
+        roles = {
+            "prologue": self.prologue,
+            "computation": self.computation,
+            "backward": self.backward,
+            "epilogue": self.epilogue,
+        }
+        return {role: trace for role, trace in roles.items() if trace is not None}

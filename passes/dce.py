@@ -1,0 +1,66 @@
+"""Dead-code elimination: what nobody needs is not computed.
+
+Before:
+
+    def computation(x, y):
+      t0 = torch.sin(x)
+      t1 = torch.cos(x)
+      return t1
+
+After:
+
+    def computation(x):
+      t1 = torch.cos(x)
+      return t1
+
+Kept are what an output needs, writes to a tensor, random draws (removing one changes those after it) and checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tracemill.compiler.guards import CHECK
+from tracemill.compiler.pass_base import PassContext, ProgramPass
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.values import proxies
+
+
+@dataclass(frozen=True)
+class DeadCodeElimination(ProgramPass):
+    """Removes what no output, write, random draw or check needs, and inputs that are then unused."""
+
+    name: ClassVar[str] = "dce"
+    stage: ClassVar[str] = "dce"
+
+    def apply(self, program: Program, context: PassContext) -> Program:
+        """The program without dead code; the prologue unpacks only what is used."""
+        made = {role: swept(trace) for role, trace in program.traces().items()}
+        computation = made["computation"]
+        used = {proxy for bsym in computation.bound_symbols for proxy in bsym.inputs}
+        used.update(computation.outputs)
+        kept = [proxy for proxy in computation.args if proxy in used]
+        made["computation"] = computation.replace(args=kept)
+        positions = [computation.args.index(proxy) for proxy in kept]
+        output = tuple(made["prologue"].output[position] for position in positions)
+        made["prologue"] = swept(made["prologue"].replace(output=output))
+        return program.replace(**made)
+
+
+def has_effect(bsym: BoundSymbol) -> bool:
+    """Whether a bound symbol does more than give its outputs."""
+    return bsym.sym is CHECK or bsym.mutates or bsym.is_random
+
+
+def swept(trace: Trace) -> Trace:
+    """The trace without what its output and its effects do not need."""
+    needed: set[Proxy] = set(trace.outputs)
+    kept: list[BoundSymbol] = []
+    for bsym in reversed(trace.bound_symbols):
+        if has_effect(bsym) or any(proxy in needed for proxy in bsym.outputs):
+            kept.append(bsym)
+            needed.update(proxies((bsym.args, bsym.kwargs)))
+    return trace.replace(bound_symbols=kept[::-1])

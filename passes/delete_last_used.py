@@ -1,0 +1,50 @@
+"""Delete last used: a value is freed as soon as nothing after it needs it.
+
+Before:
+
+    def computation(x):
+      t0 = torch.sin(x)
+      t1 = torch.cos(t0)
+      return t1
+
+After:
+
+    def computation(x):
+      t0 = torch.sin(x)
+      t1 = torch.cos(t0)
+      del t0
+      return t1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tracemill.compiler import prims
+from tracemill.compiler.pass_base import Pass, PassContext
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.trace import Trace
+
+
+@dataclass(frozen=True)
+class DeleteLastUsed(Pass):
+    """Frees values after their last use; what the caller holds, it keeps."""
+
+    name: ClassVar[str] = "delete_last_used"
+    stage: ClassVar[str] = "executor_fusion"
+    after: ClassVar[tuple[str, ...]] = ("claim",)
+
+    def apply(self, trace: Trace, context: PassContext) -> Trace:
+        """The trace with a `del` line after each last use."""
+        alive: set[Proxy] = {*trace.outputs, *trace.args}
+        reversed_lines: list[BoundSymbol] = []
+        for bsym in reversed(trace.bound_symbols):
+            touched = dict.fromkeys([*bsym.inputs, *bsym.outputs])
+            dead = [proxy for proxy in touched if proxy not in alive]
+            if dead:
+                reversed_lines.append(prims.delete(dead))
+                alive.update(dead)
+            reversed_lines.append(bsym)
+        return trace.replace(bound_symbols=reversed_lines[::-1])

@@ -1,0 +1,99 @@
+"""Acquire: run the program once on stand-ins, and keep what it did.
+
+Before, a Python function and the arguments of a call; after, a program:
+
+    def computation(x, y):
+      v0 = torch.add(x, y)
+      return v0
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from tracemill.compiler import prims
+from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.names import Names
+from tracemill.compiler.pass_base import PassContext, ProgramPass
+from tracemill.compiler.proxy import AnyProxy, TensorProxy
+from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.values import proxies
+from tracemill.passes.interpretation.inputs import Inputs
+from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.location import Locator
+from tracemill.passes.interpretation.outputs import Output, output_of
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.prologue import Fetcher, build_prologue
+from tracemill.passes.interpretation.session import interpreting
+
+
+@dataclass(frozen=True)
+class Acquire(ProgramPass):
+    """Runs the program on stand-ins and records its torch calls; builds the prologue."""
+
+    name: ClassVar[str] = "acquire"
+    stage: ClassVar[str] = "interpretation"
+
+    def apply(self, program: Program, context: PassContext) -> Program:
+        """The program of the call in `context`; the one given is empty."""
+        call = context.call
+        checked = context.cache != "same input"
+        target = call.form.target
+        module = _module_of(target)
+        names = Names()
+        interpreter = Interpreter(Locator(module), names)
+        inputs = Inputs(interpreter, names, checked=checked)
+        taken = [
+            inputs.argument(parameter.name, value)
+            for parameter, value in zip(call.form.parameters, call.values, strict=True)
+        ]
+        with interpreting(interpreter):
+            result = call.form.call([value for _, value in taken])
+            output = output_of(result, interpreter)
+        _refuse_gradients(output)
+        context.rebuild = output.rebuild
+
+        root = AnyProxy(names.claim("module" if module is target else "fn"), python_type=type(target))
+        roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
+        own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
+        fetched = Fetcher(roots, names, checked=checked).fetch(own)
+        if any(root in list(line.inputs) for line in fetched.lines):
+            fetched.lines.insert(0, prims.unpack(root, target))
+        tensors = list(interpreter.lifted.values())
+        arguments = [proxy for proxy, _ in tensors]
+        notes = (output.note,) if output.note else ()
+        computation = Trace("computation", arguments, interpreter.bound_symbols, output.value, notes=notes)
+        prologue = build_prologue(
+            _signature(call.form.parameters, [proxy.name for proxy, _ in taken]),
+            [proxy for proxy, _ in taken],
+            [*inputs.lines, *fetched.lines],
+            [pair for pair in tensors if pair[0] not in fetched.constants],
+            arguments,
+            checked=checked,
+        )
+        return Program(prologue, computation)
+
+
+def _module_of(target: Any) -> torch.nn.Module | None:
+    owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+def _signature(parameters: list[inspect.Parameter], names: list[str]) -> list[inspect.Parameter]:
+    return [
+        parameter.replace(name=name, annotation=inspect.Parameter.empty)
+        for parameter, name in zip(parameters, names, strict=True)
+    ]
+
+
+def _refuse_gradients(output: Output) -> None:
+    if torch.is_grad_enabled() and any(
+        isinstance(value, TensorProxy) and value.requires_grad for value in proxies(output.value)
+    ):
+        raise UnsupportedError(
+            "the output requires grad, and gradients are not compiled yet; call the jitted function under torch.no_grad()"
+        )

@@ -1,0 +1,118 @@
+"""Inputs: a call's arguments taken apart, with the prologue's lines that unpack and check them at each call."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import torch
+
+from tracemill.compiler import prims, tree
+from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.guards import check
+from tracemill.compiler.names import Names
+from tracemill.compiler.proxy import (
+    AnyProxy,
+    BoolProxy,
+    CollectionProxy,
+    FloatProxy,
+    IntegerProxy,
+    Proxy,
+)
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.places import Place
+
+_NUMBERS = {int: IntegerProxy, float: FloatProxy, bool: BoolProxy}
+_EQUAL_BY_VALUE = (str, bytes, complex, range, torch.Size, torch.device, int, float)
+_BY_IDENTITY = (type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, enum.Enum, type)
+
+
+class Inputs:
+    """Takes arguments apart into stand-ins, and collects the prologue's lines.
+
+    lines: unpack and check lines, in order; the tensors' own check is made later, with the parameters'.
+    opaque: the places of arguments that are objects, where tensors may be found.
+    """
+
+    def __init__(self, interpreter: Interpreter, names: Names, *, checked: bool) -> None:
+        self.lines: list[BoundSymbol] = []
+        self.opaque: list[tuple[Place, Proxy]] = []
+        self._interpreter = interpreter
+        self._names = names
+        self._checked = checked
+
+    def argument(self, name: str, value: Any) -> tuple[Proxy, Any]:
+        """The proxy of a parameter, and what the program gets in place of its value."""
+        proxy = self._proxy(self._names.claim(name), value)
+        return proxy, self._take(proxy, value, name)
+
+    def _proxy(self, name: str, value: Any) -> Proxy:
+        if isinstance(value, torch.Tensor):
+            known = value is not None and id(value) in self._interpreter.lifted
+            stand_in = self._interpreter.input(value)
+            if known:  # the same tensor again: a value of its own, checked to be the first one
+                return stand_in.proxy.renamed(name)
+            stand_in.proxy._name = name
+            return stand_in.proxy
+        number = _NUMBERS.get(type(value))
+        if number is not None:
+            return number(name, value=value)
+        node = tree.node_of(value)
+        if node is not None:
+            return CollectionProxy(name, python_type=type(value), length=len(node.children))
+        return AnyProxy(name, python_type=type(value))
+
+    def _take(self, proxy: Proxy, value: Any, subject: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            stand_in = self._interpreter.input(value)
+            if stand_in.proxy is not proxy:
+                self.check(f"{subject}: the same tensor as {stand_in.proxy.name}", "{} is {}", proxy, stand_in.proxy)
+            return stand_in
+        node = tree.node_of(value)
+        if node is not None:
+            return self._take_apart(proxy, value, node, subject)
+        self._check_constant(proxy, value, subject)
+        return value
+
+    def _take_apart(self, proxy: Proxy, value: Any, node: tree.Node, subject: str) -> Any:
+        self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
+        if isinstance(value, dict):
+            self.check(f"{subject}: its keys", "list({}) == {}", proxy, list(node.entries))
+        elif isinstance(value, (list, tuple)):
+            self.check(f"{subject}: its length", "len({}) == {}", proxy, len(node.children))
+        children: list[Any] = []
+        proxies: list[Proxy] = []
+        for entry, child in zip(node.entries, node.children, strict=True):
+            proxies.append(self._proxy(self._names.claim(f"{proxy.name}_{entry}"), child))
+        if isinstance(value, (list, tuple)):
+            self.lines.append(prims.UNPACK_SEQUENCE.bind(proxy, output=tuple(proxies)))
+        else:
+            for entry, item in zip(node.entries, proxies, strict=True):
+                step = f".{entry}" if node.by_attribute and not isinstance(value, dict) else (entry,)
+                self.lines.append(prims.unpack(item, proxy, step))
+        for entry, child, item in zip(node.entries, node.children, proxies, strict=True):
+            children.append(self._take(item, child, f"{subject}[{entry!r}]"))
+        return node.rebuild(children)
+
+    def check(self, subject: str, condition: str, *values: Any) -> None:
+        """Adds a check line, unless this cache mode checks nothing."""
+        if self._checked:
+            self.lines.append(check(subject, condition, *values))
+
+    def _check_constant(self, proxy: Proxy, value: Any, subject: str) -> None:
+        kind = type(value)
+        if kind.__module__ == "numpy" and hasattr(value, "__array_interface__") and value.ndim:
+            raise UnsupportedError(f"{subject} is a numpy array, whose changes cannot be seen; pass torch.from_numpy({subject})")
+        if kind is bool or isinstance(value, _BY_IDENTITY):
+            self.check(subject, "{} is {}", proxy, value)
+        elif kind is float and (value == 0.0 or math.isnan(value)):
+            self.check(subject, "type({0}) is {1} and {0}.hex() == {2}", proxy, float, value.hex())
+        elif isinstance(value, _EQUAL_BY_VALUE) or kind.__module__ == "numpy":
+            self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
+        elif kind in (set, frozenset) and all(type(item) in (int, str, bool, type(None)) for item in value):
+            self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
+        else:
+            self.check(f"{subject}: the same object", "{} is {}", proxy, value)
+            self.opaque.append((Place(value, None, (), subject), proxy))

@@ -1,0 +1,95 @@
+"""Outputs: what a program returned, as the computation's output and a way to make the same structure at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracemill.compiler import tree
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.stand_in import TracedTensor
+
+_PLAIN = (tuple, list, dict)
+_LITERALS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
+
+Build = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A program's output.
+
+    value: what the computation returns: the structure itself when it is of tuples, lists and dicts, else its tensors.
+    rebuild: from what the computation returns to what the program returns; None when they are the same.
+    note: what is rebuilt, for people.
+    """
+
+    value: Any
+    rebuild: Build | None
+    note: str
+
+
+def output_of(result: Any, interpreter: Interpreter) -> Output:
+    """The output for what the program returned on stand-ins."""
+    if _is_plain(result):
+        return Output(tree.map_structure(lambda leaf: _proxy(leaf, interpreter), result), None, "")
+    tensors: list[TensorProxy] = []
+    build = _builder(result, interpreter, tensors, {})
+    return Output(tuple(tensors), build, f"the caller gets a {type(result).__name__} of these")
+
+
+def _proxy(leaf: Any, interpreter: Interpreter) -> Any:
+    return interpreter.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a structure prints as Python literals around its tensors."""
+    if type(value) in _PLAIN:
+        keys_are_plain = type(value) is not dict or all(type(key) in (str, int) for key in value)
+        return keys_are_plain and all(map(_is_plain, value.values() if type(value) is dict else value))
+    return isinstance(value, torch.Tensor) or type(value) in _LITERALS
+
+
+def _builder(value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]) -> Build:
+    """A function that makes `value` again from the tensors that the computation returns."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(interpreter.lift(value).proxy)
+        position = len(tensors) - 1
+        return lambda results: results[position]
+    node = tree.node_of(value)
+    if node is not None:
+        rebuild = node.rebuild
+        parts = [_builder(child, interpreter, tensors, memo) for child in node.children]
+        return lambda results: rebuild([part(results) for part in parts])
+    if _holds_stand_ins(value, set()):
+        return _object_builder(value, interpreter, tensors, memo)
+    return lambda _results: value
+
+
+def _object_builder(value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]) -> Build:
+    """Makes an object that the program made, such as a key-value cache, anew: its class, and each attribute."""
+    cls = type(value)
+    parts = {name: _builder(item, interpreter, tensors, memo) for name, item in value.__dict__.items()}
+
+    def build(results: Sequence[Any]) -> Any:
+        made = cls.__new__(cls)
+        made.__dict__.update({name: part(results) for name, part in parts.items()})
+        return made
+
+    return build
+
+
+def _holds_stand_ins(value: Any, seen: set[int]) -> bool:
+    if isinstance(value, TracedTensor):
+        return True
+    if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
+        return False
+    seen.add(id(value))
+    node = tree.node_of(value)
+    if node is not None:
+        return any(_holds_stand_ins(child, seen) for child in node.children)
+    return any(_holds_stand_ins(item, seen) for item in getattr(value, "__dict__", {}).values())

@@ -1,0 +1,63 @@
+"""Calls on stand-ins that record nothing: metadata that a stand-in knows, and what it must not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracemill.compiler.torch_internals import set_grad_enabled
+
+T: Any = torch.Tensor
+
+
+def _properties(*names: str) -> list[Any]:
+    """The getters that function modes see, those that this release of PyTorch has."""
+    return [getattr(T, name).__get__ for name in names if hasattr(T, name)]
+
+
+METADATA = frozenset(
+    [
+        *_properties("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "is_mps"),
+        *_properties("is_sparse", "is_quantized", "is_nested", "is_mkldnn", "itemsize", "nbytes", "names"),
+        *(T.size, T.dim, T.ndimension, T.numel, T.nelement, T.element_size, T.stride, T.is_contiguous, T.is_floating_point),
+        *(T.is_complex, T.is_signed, T.get_device, T.storage_offset, T.__len__, T.__hash__, T.is_inference),
+        *(torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel, torch.is_storage),
+    ]
+)
+"""Answered by the stand-in itself: PyTorch keeps a wrapper's sizes, strides, dtype and device."""
+
+SETTINGS = frozenset([set_grad_enabled])
+"""Change a setting of PyTorch; done at once, and seen in the ambient of the calls after it."""
+
+VALUES = frozenset(
+    [
+        *(T.item, T.tolist, T.numpy, T.__bool__, T.__int__, T.__float__, T.__complex__, T.__index__, T.__contains__),
+        *(T.__repr__, T.__format__, T.__array__, T.is_nonzero, torch.is_nonzero, torch.equal, torch.allclose, T.equal),
+        *(T.allclose,),
+    ]
+)
+"""Need the tensor's data now."""
+
+REFUSED = {
+    T.data_ptr: "the address of a tensor's data",
+    T.untyped_storage: "a tensor's storage",
+    T.storage: "a tensor's storage",
+    T.__dlpack__: "a tensor's memory through DLPack",
+    T.apply_: "Tensor.apply_",
+    T.map_: "Tensor.map_",
+    T.set_: "Tensor.set_",
+    T.resize_: "Tensor.resize_",
+    T.resize_as_: "Tensor.resize_as_",
+    T.backward: "Tensor.backward inside the program",
+    torch.autograd.grad: "torch.autograd.grad inside the program",
+    torch.autograd.backward: "torch.autograd.backward inside the program",
+    T.register_hook: "Tensor.register_hook",
+    T.retain_grad: "Tensor.retain_grad",
+    T.data.__set__: "an assignment to Tensor.data",
+    T.grad.__get__: "Tensor.grad",
+    T.grad.__set__: "an assignment to Tensor.grad",
+    T._version.__get__: "a tensor's version counter",
+    T._base.__get__: "a view's base",
+}
+"""A stand-in would answer these wrongly; each with what it is called in the error."""

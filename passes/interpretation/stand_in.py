@@ -1,0 +1,73 @@
+"""Stand-ins: the tensors that a program runs on while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import torch
+
+from tracemill.compiler.errors import LeakedValueError
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.torch_internals import DisableTorchFunction, no_torch_function
+
+
+class Recording(Protocol):
+    """What a stand-in needs of the interpretation that it belongs to."""
+
+    def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Records a call and returns its outputs, as stand-ins."""
+        ...
+
+
+interpretation: ContextVar[Recording | None] = ContextVar("interpretation", default=None)
+"""The interpretation that is under way in this thread."""
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor with a proxy's metadata and no data; every call on it is recorded."""
+
+    proxy: TensorProxy
+
+    @staticmethod
+    def __new__(cls, proxy: TensorProxy) -> TracedTensor:
+        meta = proxy.meta
+        with DisableTorchFunction():
+            tensor = torch.Tensor._make_wrapper_subclass(
+                cls,
+                meta.shape,
+                strides=meta.stride or None,
+                storage_offset=proxy.storage_offset,
+                dtype=meta.dtype,
+                layout=meta.layout,
+                device=meta.device,
+                requires_grad=meta.requires_grad,
+            )
+        tensor.proxy = proxy
+        return tensor
+
+    __torch_function__ = no_torch_function
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Reached by what function modes do not see: C++ code, functorch, TorchScript."""
+        recording = interpretation.get()
+        if recording is None:
+            names = [arg.proxy.name for arg in args if isinstance(arg, TracedTensor)]
+            raise LeakedValueError(
+                f"{func} was called on {', '.join(names) or 'a value'} of a finished trace: the traced program stored it "
+                "outside (in an attribute, a global or a list); return it instead"
+            )
+        return recording.record(func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f'<traced {self.proxy.name}: "{self.proxy.type_string}">'
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LeakedValueError(f"{self!r} has no data and cannot be pickled")

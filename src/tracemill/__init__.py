@@ -1,0 +1,92 @@
+"""tracemill: a compiler for PyTorch programs that people can read."""
+
+from tracemill import executors, passes, printers
+from tracemill.compiler import builtin_plugins, texts
+from tracemill.compiler.errors import (
+    DataDependentError,
+    LeakedValueError,
+    MutationError,
+    OptionError,
+    PassError,
+    PluginError,
+    PrinterError,
+    TraceError,
+    TracemillError,
+    UnsupportedError,
+)
+from tracemill.compiler.jit import (
+    cache_info,
+    jit,
+    last_backward_traces,
+    last_epilogue_traces,
+    last_prologue_traces,
+    last_report,
+    last_traces,
+    trace,
+)
+from tracemill.compiler.pass_base import Pass, PassContext, ProgramPass
+from tracemill.compiler.plugins import PLUGINS, hookimpl
+from tracemill.compiler.proxy import (
+    AnyProxy,
+    BoolProxy,
+    CollectionProxy,
+    FloatProxy,
+    IntegerProxy,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+)
+from tracemill.compiler.recording import tracectx
+from tracemill.compiler.specialise import CacheInfo
+from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
+from tracemill.compiler.trace import Program, Trace
+from tracemill.executors.base import OperatorExecutor
+from tracemill.printers.base import Printer
+
+PLUGINS.register(builtin_plugins, "tracemill:core", "tracemill")
+
+__all__ = [
+    "AnyProxy",
+    "BoolProxy",
+    "BoundSymbol",
+    "CacheInfo",
+    "CollectionProxy",
+    "DataDependentError",
+    "FloatProxy",
+    "IntegerProxy",
+    "LeakedValueError",
+    "MutationError",
+    "NumberProxy",
+    "OperatorExecutor",
+    "OptionError",
+    "Pass",
+    "PassContext",
+    "PassError",
+    "PluginError",
+    "Printer",
+    "PrinterError",
+    "Program",
+    "ProgramPass",
+    "Proxy",
+    "Symbol",
+    "TensorProxy",
+    "Trace",
+    "TraceError",
+    "TracemillError",
+    "UnsupportedError",
+    "cache_info",
+    "executors",
+    "hookimpl",
+    "jit",
+    "last_backward_traces",
+    "last_epilogue_traces",
+    "last_prologue_traces",
+    "last_report",
+    "last_traces",
+    "passes",
+    "printers",
+    "symbol",
+    "texts",
+    "trace",
+    "tracectx",
+]
