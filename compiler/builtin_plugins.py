@@ -23,7 +23,14 @@ from tracemill.printers.verbose import VerbosePrinter
 @hookimpl
 def tracemill_passes() -> Iterable[AnyPass]:
     """One pass per file of `passes/`."""
-    return Acquire(), ProxyRenaming(), DeadCodeElimination(), CommonSubexpressions(), Claim(), DeleteLastUsed()
+    return (
+        Acquire(),
+        ProxyRenaming(),
+        DeadCodeElimination(),
+        CommonSubexpressions(),
+        Claim(),
+        DeleteLastUsed(),
+    )
 
 
 @hookimpl

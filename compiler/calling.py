@@ -92,7 +92,9 @@ def _binder(function: FunctionType, parameters: Sequence[P]) -> Callable[..., tu
     exec(f"def binder({text}):\n  return ({names})", namespace)
     binder = namespace["binder"]
     code = function.__code__
-    binder.__code__ = binder.__code__.replace(co_name=code.co_name, co_qualname=function.__qualname__)
+    binder.__code__ = binder.__code__.replace(
+        co_name=code.co_name, co_qualname=function.__qualname__
+    )
     binder.__defaults__ = function.__defaults__
     binder.__kwdefaults__ = function.__kwdefaults__
     return binder
@@ -104,7 +106,11 @@ def signature_text(parameters: Sequence[P], default_text: Callable[[Any], str]) 
     star = False
     for index, parameter in enumerate(parameters):
         kind = parameter.kind
-        if index and parameters[index - 1].kind is P.POSITIONAL_ONLY and kind is not P.POSITIONAL_ONLY:
+        if (
+            index
+            and parameters[index - 1].kind is P.POSITIONAL_ONLY
+            and kind is not P.POSITIONAL_ONLY
+        ):
             parts.append("/")
         if kind is P.KEYWORD_ONLY and not star:
             parts.append("*")

@@ -48,7 +48,9 @@ class TensorCheck:
         made._set(tuple((type(tensor), TensorMeta.of(tensor)) for tensor in tensors), tensors)
         return made
 
-    def _set(self, expected: tuple[tuple[type, TensorMeta], ...], tensors: list[torch.Tensor]) -> None:
+    def _set(
+        self, expected: tuple[tuple[type, TensorMeta], ...], tensors: list[torch.Tensor]
+    ) -> None:
         self.expected = expected
         self.guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self.check = self.guards.check

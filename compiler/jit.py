@@ -52,7 +52,9 @@ def jit(
     """
     if unknown:
         known = "printer, executors, passes, disable_passes, cache, sharp_edges"
-        raise OptionError(f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}")
+        raise OptionError(
+            f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}"
+        )
     asked = (executors,) if isinstance(executors, str) else executors
     options = Options(
         printer=printer,
@@ -98,8 +100,7 @@ def caller_of(state: Specialisations) -> Callable[..., Any]:
             else:
                 state.hits += 1
                 state.history = entry.history
-                result = entry.computation(*inputs)
-                return result if entry.rebuild is None else entry.rebuild(result)
+                return entry.run(*inputs)
         try:
             return state.call(args, kwargs)
         except Exception as error:

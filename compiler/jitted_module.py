@@ -42,7 +42,11 @@ def _class_for(original: type) -> type:
     made = _classes.get(original)
     if made is None:
         slots = ("_tracemill_caller", "_tracemill_original")
-        body = {"__slots__": slots, "__module__": original.__module__, "__qualname__": original.__qualname__}
+        body = {
+            "__slots__": slots,
+            "__module__": original.__module__,
+            "__qualname__": original.__qualname__,
+        }
         made = _classes[original] = type(original.__name__, (JittedModule, original), body)
     return made
 

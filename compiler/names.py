@@ -7,7 +7,12 @@ import keyword
 import re
 from collections.abc import Iterable
 
-RESERVED = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins)) | {"torch", "nan", "inf"}
+RESERVED = (
+    frozenset(keyword.kwlist)
+    | frozenset(keyword.softkwlist)
+    | frozenset(dir(builtins))
+    | {"torch", "nan", "inf"}
+)
 """Names that no value may have: they would be captured, or would capture what the text means by them."""
 
 

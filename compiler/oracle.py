@@ -110,11 +110,19 @@ class Answer:
     @property
     def is_query(self) -> bool:
         """Whether the call only looked at metadata: no tensor came out, and nothing was done."""
-        return not self.mutated and not self.random and not any(map(_is_tensor_spec, leaves(self.output)))
+        return (
+            not self.mutated
+            and not self.random
+            and not any(map(_is_tensor_spec, leaves(self.output)))
+        )
 
-    def instantiate(self, tensors: Sequence[TensorProxy], make: Callable[[NewTensor, Storage, int], Any]) -> Any:
+    def instantiate(
+        self, tensors: Sequence[TensorProxy], make: Callable[[NewTensor, Storage, int], Any]
+    ) -> Any:
         """The call's output for these tensor arguments; `make` turns a NewTensor into a value."""
-        if type(self.output) is NewTensor and self.output.storage[0] == "new":  # by far the most frequent
+        if (
+            type(self.output) is NewTensor and self.output.storage[0] == "new"
+        ):  # by far the most frequent
             spec = self.output
             return make(spec, Storage(spec.meta.nbytes), spec.offset)
         storages: dict[tuple[str, int], Storage] = {}
@@ -180,7 +188,11 @@ def _is_tensor_spec(value: Any) -> bool:
 
 def tensor_arguments(args: Any, kwargs: Any) -> list[TensorProxy]:
     """The distinct tensor proxies of a call, in order of first occurrence: the positions that answers speak of."""
-    return list(dict.fromkeys(leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, TensorProxy)))
+    return list(
+        dict.fromkeys(
+            leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, TensorProxy)
+        )
+    )
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -188,7 +200,9 @@ class _NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -225,10 +239,16 @@ class BodyLog(internals.TorchDispatchMode):
         return {index: TensorMeta.of(tensor) for index, tensor in enumerate(self._kept)}
 
     def _encode(self, value: Any) -> Any:
-        return map_leaves(lambda leaf: self.add(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+        return map_leaves(
+            lambda leaf: self.add(leaf) if isinstance(leaf, torch.Tensor) else leaf, value
+        )
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         refs = self._encode(args), self._encode(kwargs)
@@ -241,7 +261,9 @@ class BodyLog(internals.TorchDispatchMode):
         return output
 
 
-def written_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def written_arguments(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[torch.Tensor]:
     """The tensors that an ATen operation writes to, as its schema says."""
     if not func._schema.is_mutable:
         return
@@ -266,9 +288,16 @@ class Ambient(NamedTuple):
         autocast: tuple[Any, ...] = ()
         if internals.any_autocast_enabled():
             autocast = tuple(
-                (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
+                (device, torch.get_autocast_dtype(device))
+                for device in ("cpu", "cuda")
+                if torch.is_autocast_enabled(device)
             )
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast)
+        return cls(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
+            autocast,
+        )
 
 
 class Oracle:
@@ -281,7 +310,11 @@ class Oracle:
         self.asked = 0
 
     def ask(
-        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], local: dict[Any, Answer] | None = None
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        local: dict[Any, Answer] | None = None,
     ) -> tuple[Answer, list[TensorProxy]]:
         """The answer for a call on proxies and constants, and the call's tensors in the answer's order.
 
@@ -321,7 +354,11 @@ class Oracle:
         return mode
 
     def _work_out(
-        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[TensorProxy]
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: list[TensorProxy],
     ) -> Answer:
         self.asked += 1
         try:
@@ -344,12 +381,17 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(internals.DisableTorchFunction())
         stack.enter_context(internals.no_user_modes())
-        stack.enter_context(torch.random.fork_rng(devices=[]) if fake_mode is None else nullcontext())
+        stack.enter_context(
+            torch.random.fork_rng(devices=[]) if fake_mode is None else nullcontext()
+        )
         models = [stand_in_for(tensor, fake_mode) for tensor in tensors]
         for model in models:
             log.add(model)
         by_proxy = dict(zip(tensors, models, strict=True))
-        called = map_leaves(lambda leaf: by_proxy.get(leaf, leaf) if isinstance(leaf, TensorProxy) else leaf, (args, dict(kwargs)))
+        called = map_leaves(
+            lambda leaf: by_proxy.get(leaf, leaf) if isinstance(leaf, TensorProxy) else leaf,
+            (args, dict(kwargs)),
+        )
         stack.enter_context(fake_mode or nullcontext())
         stack.enter_context(log)
         stack.enter_context(internals.enable_python_dispatcher())
@@ -363,7 +405,9 @@ def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None
     mode: AbstractContextManager[Any] = fake_mode or nullcontext()
     with mode, torch.enable_grad():
         if meta.layout != torch.strided:
-            model = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device, layout=meta.layout)
+            model = torch.zeros(
+                meta.shape, dtype=meta.dtype, device=meta.device, layout=meta.layout
+            )
         else:
             model = _strided(tensor, real=fake_mode is None)
         if meta.requires_grad:
@@ -376,7 +420,9 @@ def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None
 def _strided(tensor: TensorProxy, *, real: bool) -> torch.Tensor:
     meta = tensor.meta
     if tensor.storage_offset:
-        extent = max(tensor.storage.nbytes // meta.dtype.itemsize, tensor.storage_offset + extent_of(meta))
+        extent = max(
+            tensor.storage.nbytes // meta.dtype.itemsize, tensor.storage_offset + extent_of(meta)
+        )
         flat = torch.empty(extent, dtype=meta.dtype, device=meta.device)
         model = flat.as_strided(meta.shape, meta.stride, tensor.storage_offset).detach()
     else:
@@ -394,10 +440,14 @@ def extent_of(meta: TensorMeta) -> int:
     """How many elements of storage a strided tensor reaches over, from its first element."""
     if meta.numel == 0:
         return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
+    return 1 + sum(
+        (size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True)
+    )
 
 
-def _answer(output: Any, tensors: list[TensorProxy], models: list[torch.Tensor], log: BodyLog) -> Answer:
+def _answer(
+    output: Any, tensors: list[TensorProxy], models: list[torch.Tensor], log: BodyLog
+) -> Answer:
     positions = {id(model): position for position, model in enumerate(models)}
     aliases: dict[Any, tuple[str, int]] = {}
     for position, model in enumerate(models):

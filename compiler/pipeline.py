@@ -53,26 +53,42 @@ def ordered(passes: Iterable[Registered[AnyPass]]) -> list[AnyPass]:
     for name, registered in known.items():
         _add_order(graph, name, registered, known)
     rank = {
-        name: (STAGES.index(item.item.stage), item.distribution != "tracemill", item.distribution, position)
+        name: (
+            STAGES.index(item.item.stage),
+            item.distribution != "tracemill",
+            item.distribution,
+            position,
+        )
         for position, (name, item) in enumerate(known.items())
     }
     try:
-        return [known[name].item for name in networkx.lexicographical_topological_sort(graph, key=rank.__getitem__)]
+        return [
+            known[name].item
+            for name in networkx.lexicographical_topological_sort(graph, key=rank.__getitem__)
+        ]
     except networkx.NetworkXUnfeasible:
         cycle = " -> ".join(edge[0] for edge in networkx.find_cycle(graph))
         owners = ", ".join(sorted({known[edge[0]].plugin for edge in networkx.find_cycle(graph)}))
-        raise PluginError(f"passes that must precede each other: {cycle} (plugins: {owners})") from None
+        raise PluginError(
+            f"passes that must precede each other: {cycle} (plugins: {owners})"
+        ) from None
 
 
 def _add_order(
-    graph: networkx.DiGraph[str], name: str, registered: Registered[AnyPass], known: dict[str, Registered[AnyPass]]
+    graph: networkx.DiGraph[str],
+    name: str,
+    registered: Registered[AnyPass],
+    known: dict[str, Registered[AnyPass]],
 ) -> None:
     item = registered.item
     if item.stage not in STAGES:
         raise PluginError(
             f"pass {name!r} of plugin {registered.plugin!r} has unknown stage {item.stage!r}; the stages are {', '.join(STAGES)}"
         )
-    for other, edge in [*((other, (name, other)) for other in item.before), *((other, (other, name)) for other in item.after)]:
+    for other, edge in [
+        *((other, (name, other)) for other in item.before),
+        *((other, (other, name)) for other in item.after),
+    ]:
         if other not in known:
             raise PluginError(
                 f"pass {name!r} of plugin {registered.plugin!r} is ordered against {other!r}, which is no known pass; "
@@ -108,7 +124,9 @@ def run(passes: Sequence[AnyPass], context: PassContext, history: History) -> Pr
         if checked:
             for trace in program.traces().values():
                 verify(trace, item)
-        history.steps.append(Step(item.name, item.stage, program, seconds, (before, _size(program))))
+        history.steps.append(
+            Step(item.name, item.stage, program, seconds, (before, _size(program)))
+        )
         hook.tracemill_after_pass(apass=item, program=program, seconds=seconds)
     return program
 
@@ -120,10 +138,13 @@ def _run_one(item: AnyPass, program: Program, context: PassContext) -> Program:
         try:
             made = item.run(program, context)
         except Exception as error:
-            raise PassError(f"pass {item.name!r} of stage {item.stage} failed: {type(error).__name__}: {error}") from error
+            raise PassError(
+                f"pass {item.name!r} of stage {item.stage} failed: {type(error).__name__}: {error}"
+            ) from error
     return made.replace(
         **{
-            role: trace.replace(stage=item.stage, constructed_by=item.name) for role, trace in made.traces().items()
+            role: trace.replace(stage=item.stage, constructed_by=item.name)
+            for role, trace in made.traces().items()
         }
     )
 

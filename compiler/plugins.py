@@ -86,14 +86,21 @@ class Plugins:
         if self._loaded:
             return
         self._loaded = True
-        for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+        for entry in sorted(
+            importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name
+        ):
             distribution = entry.dist.name if entry.dist is not None else ""
             try:
                 plugin = entry.load()
             except Exception as error:
                 if os.environ.get("TRACEMILL_STRICT_PLUGINS") == "1":
-                    raise PluginError(f"plugin {entry.name!r} of {distribution} does not load: {error!r}") from error
-                warnings.warn(f"plugin {entry.name!r} of {distribution} does not load: {error!r}", stacklevel=2)
+                    raise PluginError(
+                        f"plugin {entry.name!r} of {distribution} does not load: {error!r}"
+                    ) from error
+                warnings.warn(
+                    f"plugin {entry.name!r} of {distribution} does not load: {error!r}",
+                    stacklevel=2,
+                )
                 continue
             self.register(plugin, f"{distribution}:{entry.name}", distribution)
 
@@ -138,7 +145,9 @@ class Registry(Generic[T]):
         """The one of that name; raises OptionError, with the known names, when there is none."""
         known = self.registered()
         if name not in known:
-            raise OptionError(f"unknown {self.kind} {name!r}; the known ones are {', '.join(map(repr, known))}")
+            raise OptionError(
+                f"unknown {self.kind} {name!r}; the known ones are {', '.join(map(repr, known))}"
+            )
         return known[name].item
 
 

@@ -16,7 +16,9 @@ class UnpackSequence(Symbol):
         (collection,) = bsym.args
         if not bsym.output:
             return []
-        return [f"{''.join(writer.target(item) + ', ' for item in bsym.output).rstrip()} = {writer.value(collection)}"]
+        return [
+            f"{''.join(writer.target(item) + ', ' for item in bsym.output).rstrip()} = {writer.value(collection)}"
+        ]
 
 
 class Unpack(Symbol):
@@ -27,7 +29,9 @@ class Unpack(Symbol):
 
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         base, *steps = bsym.args
-        path = "".join(step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps)
+        path = "".join(
+            step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps
+        )
         return [f"{writer.target(bsym.output)} = {writer.value(base)}{path}"]
 
 

@@ -77,7 +77,19 @@ class TensorMeta:
         if meta is None:
             meta = object.__new__(cls)
             for name, value in zip(
-                ("shape", "stride", "dtype", "device", "requires_grad", "is_leaf", "layout", "conj", "neg"), key, strict=True
+                (
+                    "shape",
+                    "stride",
+                    "dtype",
+                    "device",
+                    "requires_grad",
+                    "is_leaf",
+                    "layout",
+                    "conj",
+                    "neg",
+                ),
+                key,
+                strict=True,
             ):
                 object.__setattr__(meta, name, value)
             cls._known[key] = meta
@@ -143,7 +155,17 @@ class TensorMeta:
 
     def replace(self, **changes: Any) -> TensorMeta:
         """The same metadata with some of it changed."""
-        names = ("shape", "stride", "dtype", "device", "requires_grad", "is_leaf", "layout", "conj", "neg")
+        names = (
+            "shape",
+            "stride",
+            "dtype",
+            "device",
+            "requires_grad",
+            "is_leaf",
+            "layout",
+            "conj",
+            "neg",
+        )
         return TensorMeta(**(dict(zip(names, self.key, strict=True)) | changes))
 
 
@@ -225,7 +247,9 @@ class CollectionProxy(Proxy):
     __slots__ = ("length", "python_type")
     prefix = "C"
 
-    def __init__(self, name: str | None = None, *, python_type: type = tuple, length: int = 0) -> None:
+    def __init__(
+        self, name: str | None = None, *, python_type: type = tuple, length: int = 0
+    ) -> None:
         super().__init__(name)
         self.python_type = python_type
         self.length = length
@@ -243,7 +267,9 @@ class NumberProxy(Proxy):
     prefix = "n"
     python_type: ClassVar[type]
 
-    def __init__(self, name: str | None = None, *, value: int | float | complex | None = None) -> None:
+    def __init__(
+        self, name: str | None = None, *, value: int | float | complex | None = None
+    ) -> None:
         super().__init__(name)
         self.value = value
 
@@ -281,7 +307,9 @@ def _record(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     recorder = context.recorder.get()
     if recorder is None:
         name = getattr(fn, "__name__", repr(fn))
-        raise RuntimeError(f"{name} was called on a proxy outside of a trace; use `with tracemill.tracectx(trace):`")
+        raise RuntimeError(
+            f"{name} was called on a proxy outside of a trace; use `with tracemill.tracectx(trace):`"
+        )
     return recorder.call(fn, args, kwargs)
 
 
@@ -352,7 +380,11 @@ class TensorProxy(Proxy):
 
     @classmethod
     def __torch_function__(
-        cls, fn: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        fn: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return _record(fn, args, kwargs or {})
 
@@ -389,8 +421,28 @@ def _operator(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # What PyTorch itself calls for each operator: `x + y` arrives at function modes as `torch.Tensor.add`.
-_METHODS = {"add": "add", "radd": "add", "mul": "mul", "rmul": "mul", "sub": "sub", "truediv": "div", "matmul": "matmul"}
-_METHODS |= {"mod": "remainder", "neg": "neg", "abs": "abs", "gt": "gt", "ge": "ge", "lt": "lt", "le": "le"}
+_METHODS = {
+    "add": "add",
+    "radd": "add",
+    "mul": "mul",
+    "rmul": "mul",
+    "sub": "sub",
+    "truediv": "div",
+    "matmul": "matmul",
+}
+_METHODS |= {
+    "mod": "remainder",
+    "neg": "neg",
+    "abs": "abs",
+    "gt": "gt",
+    "ge": "ge",
+    "lt": "lt",
+    "le": "le",
+}
 _DUNDERS = "rsub rtruediv pow rpow floordiv rfloordiv rmod rmatmul and or xor invert getitem setitem lshift rshift".split()
 for _name in [*_METHODS, *_DUNDERS]:
-    setattr(TensorProxy, f"__{_name}__", _operator(getattr(torch.Tensor, _METHODS.get(_name, f"__{_name}__"))))
+    setattr(
+        TensorProxy,
+        f"__{_name}__",
+        _operator(getattr(torch.Tensor, _METHODS.get(_name, f"__{_name}__"))),
+    )

@@ -31,7 +31,9 @@ class TraceRecorder:
         self._names.reserve(proxy.name for proxy in self._trace.args)
         return self._names.fresh(prefix) if wanted is None else self._names.claim(wanted)
 
-    def call(self, fn: Callable[..., Any] | Symbol, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(
+        self, fn: Callable[..., Any] | Symbol, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Records a call of a torch function or symbol; returns its outputs, or what it says of metadata."""
         operation = fn if isinstance(fn, Symbol) else symbol(fn)
         if operation.meta is not None:
@@ -40,11 +42,15 @@ class TraceRecorder:
             self._trace.record(BoundSymbol(operation, args, dict(kwargs), output))
             return output
         if operation.impl is None:
-            raise TypeError(f"{operation.name} has neither meta nor impl: what it returns is not known")
+            raise TypeError(
+                f"{operation.name} has neither meta nor impl: what it returns is not known"
+            )
         try:
             answer, tensors = ORACLE.ask(operation.impl, tuple(args), kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise DataDependentError(f"{operation.name} needs the data of its arguments, which proxies do not have") from error
+            raise DataDependentError(
+                f"{operation.name} needs the data of its arguments, which proxies do not have"
+            ) from error
         if answer.is_query:
             return answer.output
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracemill.compiler import tree
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler import tree
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.codegen import compile_trace
 from tracemill.compiler.errors import OptionError
@@ -19,8 +19,9 @@ from tracemill.compiler.pass_base import AnyPass, Call, PassContext
 from tracemill.compiler.pipeline import History, passes_for, run
 from tracemill.compiler.plugins import EXECUTORS, PASSES, PRINTERS
 from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.runner import runner_of
 from tracemill.compiler.signature import CallKey
-from tracemill.compiler.trace import STAGES, Program, Trace
+from tracemill.compiler.trace import STAGES, Program
 from tracemill.passes.interpretation.stand_in import interpretation
 from tracemill.printers.base import Printer
 
@@ -86,23 +87,22 @@ def printer_for(asked: Any) -> Printer:
 
 def _one_of(what: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise OptionError(f"unknown {what} {value!r}; the known ones are {', '.join(map(repr, known))}")
+        raise OptionError(
+            f"unknown {what} {value!r}; the known ones are {', '.join(map(repr, known))}"
+        )
 
 
 @dataclass(eq=False)
 class Entry:
-    """One specialisation: its program, and the functions that its text defines."""
+    """One specialisation.
+
+    prologue: checks a call's arguments and gives the computation's. run: from these to the program's result.
+    """
 
     program: Program
     prologue: Callable[..., tuple[Any, ...]]
-    computation: Callable[..., Any]
-    rebuild: Callable[[Any], Any] | None
+    run: Callable[..., Any]
     history: History
-
-    def __call__(self, inputs: Sequence[Any]) -> Any:
-        """Runs the computation on what the prologue gave."""
-        result = self.computation(*inputs)
-        return result if self.rebuild is None else self.rebuild(result)
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class Specialisations:
             self.history = entry.history
             if self.options.cache != "no caching":
                 self.latest = entry
-        return entry(inputs)
+        return entry.run(*inputs)
 
     def _find(self, key: Any, args: Any, kwargs: Any) -> tuple[Entry | None, Any]:
         if self.options.cache == "same input" and self.latest is not None:
@@ -160,26 +160,20 @@ class Specialisations:
         context = PassContext(
             Call(self.form, values), self.options.cache, self.options.resolved_executors()
         )
-        program = run(passes_for(self.options.passes, self.options.disable_passes), context, history)
+        program = run(
+            passes_for(self.options.passes, self.options.disable_passes), context, history
+        )
         printer = self.options.printer_of(STAGES[-1])
         prologue = compile_trace(program.prologue, printer)
-        computation = compile_trace(program.computation, printer)
-        if not torch.is_grad_enabled() or not any(_requires_grad(program.computation)):
-            # The prologue checks that grad mode and requires_grad are as now: no_grad would change nothing.
-            computation = getattr(computation, "__wrapped__", computation)
         names = [parameter.name for parameter in self.form.parameters]
         if names != [proxy.name for proxy in program.prologue.args]:
             prologue = _renaming(prologue, self.form)
-        return Entry(program, prologue, computation, context.rebuild, history)
+        return Entry(program, prologue, runner_of(program, printer, context.rebuild), history)
 
     @property
     def cache_info(self) -> CacheInfo:
         """Hits, misses and entries so far."""
         return CacheInfo(self.hits, self.misses, sum(map(len, self.entries.values())))
-
-
-def _requires_grad(trace: Trace) -> list[bool]:
-    return [getattr(proxy, "requires_grad", False) for proxy in trace.args]
 
 
 def _renaming(prologue: Callable[..., Any], form: CallForm) -> Callable[..., Any]:

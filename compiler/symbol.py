@@ -81,7 +81,9 @@ class Symbol:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         recorder = context.recorder.get()
         if recorder is None:
-            raise RuntimeError(f"{self.name} was called outside of a trace; use `with tracemill.tracectx(trace):`")
+            raise RuntimeError(
+                f"{self.name} was called outside of a trace; use `with tracemill.tracectx(trace):`"
+            )
         return recorder.call(self, args, kwargs)
 
     def bind(self, *args: Any, output: Any, **kwargs: Any) -> BoundSymbol:
@@ -129,7 +131,17 @@ class BoundSymbol:
     answer: what PyTorch said about this call, None for operations that PyTorch does not know.
     """
 
-    __slots__ = ("_subsymbols", "answer", "args", "grad_enabled", "kwargs", "module_path", "output", "source", "sym")
+    __slots__ = (
+        "_subsymbols",
+        "answer",
+        "args",
+        "grad_enabled",
+        "kwargs",
+        "module_path",
+        "output",
+        "source",
+        "sym",
+    )
 
     def __init__(
         self,
@@ -200,7 +212,9 @@ class BoundSymbol:
             kept["subsymbols"] = self._subsymbols
         unknown = changes.keys() - kept.keys() - {"subsymbols"}
         if unknown:
-            raise TypeError(f"a bound symbol has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}")
+            raise TypeError(
+                f"a bound symbol has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}"
+            )
         return BoundSymbol(**(kept | changes))
 
     def substitute(self, mapping: dict[Proxy, Any]) -> BoundSymbol:

@@ -71,8 +71,13 @@ def path_of(fn: Callable[..., Any]) -> str | None:
     if isinstance(fn, torch._ops.OpOverloadPacket):
         return f"torch.ops.{fn._qualified_op_name.replace('::', '.')}"
     path = _paths().get(fn)
-    if path is None and getattr(fn, "__module__", "").split(".")[0] == "torch":
-        path = f"{fn.__module__}.{fn.__qualname__}"
+    qualname = getattr(fn, "__qualname__", None)
+    if (
+        path is None
+        and qualname
+        and (getattr(fn, "__module__", None) or "").split(".")[0] == "torch"
+    ):
+        path = f"{fn.__module__}.{qualname}"
     if path is None or not _leads_to(path, fn):
         return None
     return path
@@ -81,6 +86,8 @@ def path_of(fn: Callable[..., Any]) -> str | None:
 def _leads_to(path: str, fn: Any) -> bool:
     module = ".".join(path.split(".")[:-1])
     try:
-        return lookup(path) == fn and (module not in sys.modules or hasattr(sys.modules[module], path.split(".")[-1]))
+        return lookup(path) == fn and (
+            module not in sys.modules or hasattr(sys.modules[module], path.split(".")[-1])
+        )
     except AttributeError:
         return False

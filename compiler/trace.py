@@ -74,7 +74,9 @@ class Trace:
         }
         unknown = changes.keys() - kept.keys()
         if unknown:
-            raise TypeError(f"a trace has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}")
+            raise TypeError(
+                f"a trace has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}"
+            )
         return Trace(**(kept | changes))
 
     # Recording

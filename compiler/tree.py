@@ -21,7 +21,9 @@ _insertion_order.__enter__()
 _registered: set[type] = set()
 
 
-def register(cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]) -> None:
+def register(
+    cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]
+) -> None:
     """Makes `cls` a node in tracemill's namespace, once; `flatten` and `unflatten` are optree's."""
     if cls not in _registered:
         _registered.add(cls)
@@ -79,7 +81,12 @@ def node_of(value: Any) -> Node | None:
     rebuild = level.unflatten_func
     metadata = level.metadata
     by_attribute = type(value) in _registered
-    return Node(list(level.children), tuple(level.entries), lambda children: rebuild(metadata, children), by_attribute)
+    return Node(
+        list(level.children),
+        tuple(level.entries),
+        lambda children: rebuild(metadata, children),
+        by_attribute,
+    )
 
 
 def leaves(value: Any) -> Iterator[Any]:

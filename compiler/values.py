@@ -56,12 +56,18 @@ def map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
         return tuple(items) if isinstance(value, tuple) else items
     if isinstance(value, dict):
         items = {key: map_leaves(fn, item) for key, item in value.items()}
-        return value if all(items[key] is value[key] for key in items) else _rebuilt_dict(value, items)
+        return (
+            value if all(items[key] is value[key] for key in items) else _rebuilt_dict(value, items)
+        )
     if kind is slice:
         parts = [map_leaves(fn, part) for part in (value.start, value.stop, value.step)]
         return slice(*parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {f.name: map_leaves(fn, getattr(value, f.name)) for f in dataclasses.fields(value) if hasattr(value, f.name)}
+        changes = {
+            f.name: map_leaves(fn, getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if hasattr(value, f.name)
+        }
         if all(new is getattr(value, name) for name, new in changes.items()):
             return value
         other = object.__new__(kind)
@@ -80,4 +86,6 @@ def _rebuilt_dict(old: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 def substitute(value: Any, mapping: dict[Proxy, Any]) -> Any:
     """`value` with each proxy replaced by what `mapping` holds for it, if anything."""
-    return map_leaves(lambda leaf: mapping.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf, value)
+    return map_leaves(
+        lambda leaf: mapping.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf, value
+    )

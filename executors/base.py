@@ -35,7 +35,10 @@ class OperatorExecutor:
         self._registered: dict[Symbol, tuple[Symbol, Callable[..., bool] | None]] = {}
 
     def register(
-        self, fn: Callable[..., Any] | Symbol, impl: Callable[..., Any], checker: Callable[..., bool] | None = None
+        self,
+        fn: Callable[..., Any] | Symbol,
+        impl: Callable[..., Any],
+        checker: Callable[..., bool] | None = None,
     ) -> Symbol:
         """Makes `impl` run calls of `fn`, those for which `checker(*args, **kwargs)`, on proxies, is true.
 

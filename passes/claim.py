@@ -32,7 +32,9 @@ class Claim(Pass):
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
         """The trace with the executors' own operations."""
-        return trace.replace(bound_symbols=[_claimed(bsym, context) for bsym in trace.bound_symbols])
+        return trace.replace(
+            bound_symbols=[_claimed(bsym, context) for bsym in trace.bound_symbols]
+        )
 
 
 def _claimed(bsym: BoundSymbol, context: PassContext) -> BoundSymbol:

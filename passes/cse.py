@@ -69,7 +69,13 @@ def _kept_apart(trace: Trace) -> set[Storage]:
 
 
 def _is_unique(bsym: BoundSymbol, apart: set[Storage]) -> bool:
-    if bsym.sym is CHECK or bsym.sym.path is None or bsym.is_random or bsym.mutates or bsym.answer is None:
+    if (
+        bsym.sym is CHECK
+        or bsym.sym.path is None
+        or bsym.is_random
+        or bsym.mutates
+        or bsym.answer is None
+    ):
         return True
     values = [*bsym.outputs, *bsym.inputs]
     made = [value for value in values if isinstance(value, TensorProxy)]

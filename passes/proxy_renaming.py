@@ -42,7 +42,9 @@ class ProxyRenaming(ProgramPass):
         traces = program.traces()
         kept = [proxy for trace in traces.values() for proxy in trace.args]
         kept += [
-            proxy for proxy in program.prologue.values() if isinstance(proxy, (TensorProxy, AnyProxy))
+            proxy
+            for proxy in program.prologue.values()
+            if isinstance(proxy, (TensorProxy, AnyProxy))
         ]
         names = Names(proxy.name for proxy in kept)
         mapping: dict[Proxy, Proxy] = {proxy: proxy for proxy in kept}

@@ -25,7 +25,11 @@ def verify(trace: Trace, made_by: AnyPass | None = None) -> None:
         lines = code.source.splitlines()
         number = code.lines[index] if index is not None and index < len(code.lines) else len(lines)
         lines.insert(number, f"{INDENT}# ^^^ {fault}")
-        by = f"pass {made_by.name!r} ({type(made_by).__module__}) made" if made_by is not None else "this is"
+        by = (
+            f"pass {made_by.name!r} ({type(made_by).__module__}) made"
+            if made_by is not None
+            else "this is"
+        )
         raise TraceError(f"{by} an ill-formed trace: {fault}\n" + "\n".join(lines))
 
 

@@ -37,7 +37,9 @@ class Writer:
 
     def __init__(self, trace: Trace) -> None:
         self.literals = Literals(trace.names)
-        self._used = {proxy for bsym in trace.bound_symbols for proxy in bsym.inputs} | set(trace.outputs)
+        self._used = {proxy for bsym in trace.bound_symbols for proxy in bsym.inputs} | set(
+            trace.outputs
+        )
 
     def value(self, value: Any) -> str:
         """The expression of a value."""
@@ -99,7 +101,9 @@ class Printer:
         """Comments below the `def` line."""
         return ()
 
-    def before(self, bsym: BoundSymbol, previous: BoundSymbol | None, trace: Trace) -> Iterable[str]:
+    def before(
+        self, bsym: BoundSymbol, previous: BoundSymbol | None, trace: Trace
+    ) -> Iterable[str]:
         """Comments above a bound symbol's line; an empty one leaves a blank line."""
         return ()
 
@@ -124,7 +128,9 @@ class Printer:
         starts: list[int] = []
         previous: BoundSymbol | None = None
         for bsym in trace.bound_symbols:
-            body.extend(f"# {comment}" if comment else "" for comment in self.before(bsym, previous, trace))
+            body.extend(
+                f"# {comment}" if comment else "" for comment in self.before(bsym, previous, trace)
+            )
             starts.append(len(body))
             body.extend(self._lines(bsym, trace, writer))
             body.extend(_comment(comment) for comment in self.after(bsym, trace, writer))

@@ -76,8 +76,16 @@ class Literals:
         if hasattr(value, "_fields") and isinstance(value, tuple):
             fields = zip(value._fields, value, strict=True)  # type: ignore[attr-defined]
             return f"{self.value(kind)}({', '.join(f'{name}={self.value(item)}' for name, item in fields)})"
-        if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, dict):
-            fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.init]
+        if (
+            dataclasses.is_dataclass(value)
+            and not isinstance(value, type)
+            and not isinstance(value, dict)
+        ):
+            fields = [
+                (field.name, getattr(value, field.name))
+                for field in dataclasses.fields(value)
+                if field.init
+            ]
             return f"{self.value(kind)}({', '.join(f'{name}={self.value(item)}' for name, item in fields)})"
         if isinstance(value, enum.Enum) and kind.__module__.split(".")[0] != "torch":
             return f"{self.value(kind)}.{value.name}"
@@ -86,7 +94,9 @@ class Literals:
     def _named(self, value: Any) -> str:
         if isinstance(value, type) and value.__module__ == "builtins":
             return value.__name__
-        path = torch_names.path_of(value) if callable(value) and not isinstance(value, type) else None
+        path = (
+            torch_names.path_of(value) if callable(value) and not isinstance(value, type) else None
+        )
         if path is not None:
             return path
         module = getattr(value, "__module__", None) or ""
@@ -127,4 +137,8 @@ def describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}, {value.dtype}"
     described = getattr(value, "__tracemill_note__", None)
-    return described() if described is not None else f"a {type(value).__module__}.{type(value).__qualname__}"
+    return (
+        described()
+        if described is not None
+        else f"a {type(value).__module__}.{type(value).__qualname__}"
+    )

@@ -16,7 +16,9 @@ class VerbosePrinter(DefaultPrinter):
 
     name: ClassVar[str] = "verbose"
 
-    def before(self, bsym: BoundSymbol, previous: BoundSymbol | None, trace: Trace) -> Iterable[str]:
+    def before(
+        self, bsym: BoundSymbol, previous: BoundSymbol | None, trace: Trace
+    ) -> Iterable[str]:
         where = _origin(bsym)
         if where and (previous is None or where != _origin(previous)):
             yield from ("", *where) if previous is not None else where

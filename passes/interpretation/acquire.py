@@ -57,7 +57,9 @@ class Acquire(ProgramPass):
         _refuse_gradients(output)
         context.rebuild = output.rebuild
 
-        root = AnyProxy(names.claim("module" if module is target else "fn"), python_type=type(target))
+        root = AnyProxy(
+            names.claim("module" if module is target else "fn"), python_type=type(target)
+        )
         roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
         own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
         fetched = Fetcher(roots, names, checked=checked).fetch(own)
@@ -66,7 +68,9 @@ class Acquire(ProgramPass):
         tensors = list(interpreter.lifted.values())
         arguments = [proxy for proxy, _ in tensors]
         notes = (output.note,) if output.note else ()
-        computation = Trace("computation", arguments, interpreter.bound_symbols, output.value, notes=notes)
+        computation = Trace(
+            "computation", arguments, interpreter.bound_symbols, output.value, notes=notes
+        )
         prologue = build_prologue(
             _signature(call.form.parameters, [proxy.name for proxy, _ in taken]),
             [proxy for proxy, _ in taken],

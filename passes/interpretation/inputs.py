@@ -26,7 +26,15 @@ from tracemill.passes.interpretation.places import Place
 
 _NUMBERS = {int: IntegerProxy, float: FloatProxy, bool: BoolProxy}
 _EQUAL_BY_VALUE = (str, bytes, complex, range, torch.Size, torch.device, int, float)
-_BY_IDENTITY = (type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, enum.Enum, type)
+_BY_IDENTITY = (
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+    type,
+)
 
 
 class Inputs:
@@ -68,7 +76,12 @@ class Inputs:
         if isinstance(value, torch.Tensor):
             stand_in = self._interpreter.input(value)
             if stand_in.proxy is not proxy:
-                self.check(f"{subject}: the same tensor as {stand_in.proxy.name}", "{} is {}", proxy, stand_in.proxy)
+                self.check(
+                    f"{subject}: the same tensor as {stand_in.proxy.name}",
+                    "{} is {}",
+                    proxy,
+                    stand_in.proxy,
+                )
             return stand_in
         node = tree.node_of(value)
         if node is not None:
@@ -90,7 +103,9 @@ class Inputs:
             self.lines.append(prims.UNPACK_SEQUENCE.bind(proxy, output=tuple(proxies)))
         else:
             for entry, item in zip(node.entries, proxies, strict=True):
-                step = f".{entry}" if node.by_attribute and not isinstance(value, dict) else (entry,)
+                step = (
+                    f".{entry}" if node.by_attribute and not isinstance(value, dict) else (entry,)
+                )
                 self.lines.append(prims.unpack(item, proxy, step))
         for entry, child, item in zip(node.entries, node.children, proxies, strict=True):
             children.append(self._take(item, child, f"{subject}[{entry!r}]"))
@@ -104,14 +119,18 @@ class Inputs:
     def _check_constant(self, proxy: Proxy, value: Any, subject: str) -> None:
         kind = type(value)
         if kind.__module__ == "numpy" and hasattr(value, "__array_interface__") and value.ndim:
-            raise UnsupportedError(f"{subject} is a numpy array, whose changes cannot be seen; pass torch.from_numpy({subject})")
+            raise UnsupportedError(
+                f"{subject} is a numpy array, whose changes cannot be seen; pass torch.from_numpy({subject})"
+            )
         if kind is bool or isinstance(value, _BY_IDENTITY):
             self.check(subject, "{} is {}", proxy, value)
         elif kind is float and (value == 0.0 or math.isnan(value)):
             self.check(subject, "type({0}) is {1} and {0}.hex() == {2}", proxy, float, value.hex())
         elif isinstance(value, _EQUAL_BY_VALUE) or kind.__module__ == "numpy":
             self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
-        elif kind in (set, frozenset) and all(type(item) in (int, str, bool, type(None)) for item in value):
+        elif kind in (set, frozenset) and all(
+            type(item) in (int, str, bool, type(None)) for item in value
+        ):
             self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
         else:
             self.check(f"{subject}: the same object", "{} is {}", proxy, value)

@@ -31,7 +31,11 @@ class Bypass(internals.TorchDispatchMode):
         self._interpreter = interpreter
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return self._interpreter.record(func, args, kwargs or {})
 
@@ -75,8 +79,14 @@ class Interpreter(TorchFunctionMode):
                     f"a tensor of class {type(tensor).__name__} cannot be traced{self._at()}: only plain tensors and parameters can"
                 )
             offset = tensor.storage_offset() if tensor.layout == torch.strided else 0
-            storage = Storage(tensor.untyped_storage().nbytes()) if tensor.layout == torch.strided else None
-            proxy = TensorProxy(self._name(), meta=TensorMeta.of(tensor), storage=storage, storage_offset=offset)
+            storage = (
+                Storage(tensor.untyped_storage().nbytes())
+                if tensor.layout == torch.strided
+                else None
+            )
+            proxy = TensorProxy(
+                self._name(), meta=TensorMeta.of(tensor), storage=storage, storage_offset=offset
+            )
             known = self.lifted[id(tensor)] = (proxy, tensor)
             stand_in = self._stand_ins[proxy] = TracedTensor(proxy)
             if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
@@ -98,13 +108,23 @@ class Interpreter(TorchFunctionMode):
     # Calls
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in queries.METADATA or func in queries.SETTINGS or internals.functorch_interpreter() is not None:
+        if (
+            func in queries.METADATA
+            or func in queries.SETTINGS
+            or internals.functorch_interpreter() is not None
+        ):
             return func(*args, **kwargs)
         if func in queries.REFUSED:
-            raise UnsupportedError(f"{queries.REFUSED[func]} is asked for{self._at()}; tracemill cannot compile that")
+            raise UnsupportedError(
+                f"{queries.REFUSED[func]} is asked for{self._at()}; tracemill cannot compile that"
+            )
         if func is torch.Tensor.data.__get__:
             func = torch.Tensor.detach
         elif func is torch.Tensor.is_leaf.__get__:
@@ -128,7 +148,12 @@ class Interpreter(TorchFunctionMode):
         return self._append(fn, args, kwargs, answer, tensors)
 
     def _append(
-        self, fn: Callable[..., Any], args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
+        self,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        answer: Answer,
+        tensors: Sequence[TensorProxy],
     ) -> Any:
         def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
             return TensorProxy(self._name(), meta=spec.meta, storage=storage, storage_offset=offset)
@@ -168,7 +193,9 @@ class Interpreter(TorchFunctionMode):
 
     def _refuse_writes(self, fn: Any, answer: Answer, tensors: Sequence[TensorProxy]) -> None:
         if answer.changed:
-            raise MutationError(f"{symbol(fn).name} changes the shape of a tensor in place{self._at()}; use the functional form")
+            raise MutationError(
+                f"{symbol(fn).name} changes the shape of a tensor in place{self._at()}; use the functional form"
+            )
         given = {proxy.storage for proxy, _ in self.lifted.values()}
         for position in answer.mutated:
             if tensors[position].storage in given:
@@ -188,9 +215,15 @@ class Interpreter(TorchFunctionMode):
         answer = Answer(map_leaves(_as_new_tensor, result), arity=0)
         return self._append(fn, args, kwargs, answer, [])
 
-    def _data_dependent(self, fn: Callable[..., Any], args: Any, unknown: ValueUnknown) -> DataDependentError:
+    def _data_dependent(
+        self, fn: Callable[..., Any], args: Any, unknown: ValueUnknown
+    ) -> DataDependentError:
         source, _ = self._locator.here(2)
-        where = "" if source is None else f'\n  File "{source.file}", line {source.line}\n    {source.text}'
+        where = (
+            ""
+            if source is None
+            else f'\n  File "{source.file}", line {source.line}\n    {source.text}'
+        )
         asked = next(iter(proxies(args)), unknown.proxy)
         return DataDependentError(
             f"{symbol(fn).name} needs the data of a tensor that depends on {unknown.reason}{where}\n"

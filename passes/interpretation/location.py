@@ -13,7 +13,12 @@ import torch
 from tracemill.compiler.symbol import Source
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_LIBRARY_FILES = ("<frozen", "<tracemill", *(os.path.join(os.path.dirname(m.__file__), "") for m in (torch, optree)), os.path.join(_PACKAGE, ""))
+_LIBRARY_FILES = (
+    "<frozen",
+    "<tracemill",
+    *(os.path.join(os.path.dirname(m.__file__), "") for m in (torch, optree)),
+    os.path.join(_PACKAGE, ""),
+)
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 
 
@@ -34,7 +39,9 @@ class Locator:
     """Finds the source and the module path of the call under way."""
 
     def __init__(self, root: torch.nn.Module | None) -> None:
-        self._paths = {id(module): name for name, module in root.named_modules()} if root is not None else {}
+        self._paths = (
+            {id(module): name for name, module in root.named_modules()} if root is not None else {}
+        )
         self._sources: dict[tuple[str, int], Source] = {}
         self._stop = sys._getframe(1)
 

@@ -14,7 +14,18 @@ from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
 _PLAIN = (tuple, list, dict)
-_LITERALS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
+_LITERALS = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 
 Build = Callable[[Sequence[Any]], Any]
 
@@ -50,11 +61,15 @@ def _is_plain(value: Any) -> bool:
     """Whether a structure prints as Python literals around its tensors."""
     if type(value) in _PLAIN:
         keys_are_plain = type(value) is not dict or all(type(key) in (str, int) for key in value)
-        return keys_are_plain and all(map(_is_plain, value.values() if type(value) is dict else value))
+        return keys_are_plain and all(
+            map(_is_plain, value.values() if type(value) is dict else value)
+        )
     return isinstance(value, torch.Tensor) or type(value) in _LITERALS
 
 
-def _builder(value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]) -> Build:
+def _builder(
+    value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]
+) -> Build:
     """A function that makes `value` again from the tensors that the computation returns."""
     if isinstance(value, torch.Tensor):
         tensors.append(interpreter.lift(value).proxy)
@@ -70,10 +85,14 @@ def _builder(value: Any, interpreter: Interpreter, tensors: list[TensorProxy], m
     return lambda _results: value
 
 
-def _object_builder(value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]) -> Build:
+def _object_builder(
+    value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]
+) -> Build:
     """Makes an object that the program made, such as a key-value cache, anew: its class, and each attribute."""
     cls = type(value)
-    parts = {name: _builder(item, interpreter, tensors, memo) for name, item in value.__dict__.items()}
+    parts = {
+        name: _builder(item, interpreter, tensors, memo) for name, item in value.__dict__.items()
+    }
 
     def build(results: Sequence[Any]) -> Any:
         made = cls.__new__(cls)

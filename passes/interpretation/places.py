@@ -91,7 +91,9 @@ def _children(place: Place) -> Iterator[Place]:
     value = place.value
     if isinstance(value, _Rest):
         tables = ("_parameters", "_buffers", "_modules")
-        yield from (child for child in _object(place, value.module) if child.steps[0][1:] not in tables)
+        yield from (
+            child for child in _object(place, value.module) if child.steps[0][1:] not in tables
+        )
     elif isinstance(value, FunctionType):
         yield from _function(place, value)
     elif isinstance(value, MethodType):
@@ -99,12 +101,20 @@ def _children(place: Place) -> Iterator[Place]:
         yield place.child(value.__func__, (".__func__",), "")
     elif isinstance(value, functools.partial):
         yield place.child(value.func, (".func",), "")
-        yield from (place.child(item, (".args", (i,)), f"args.{i}") for i, item in enumerate(value.args))
-        yield from (place.child(item, (".keywords", (name,)), name) for name, item in value.keywords.items())
+        yield from (
+            place.child(item, (".args", (i,)), f"args.{i}") for i, item in enumerate(value.args)
+        )
+        yield from (
+            place.child(item, (".keywords", (name,)), name) for name, item in value.keywords.items()
+        )
     elif isinstance(value, (list, tuple)):
         yield from (place.child(item, ((i,),), str(i)) for i, item in enumerate(value))
     elif isinstance(value, dict):
-        yield from (place.child(item, ((key,),), str(key)) for key, item in list(value.items()) if isinstance(key, (str, int)))
+        yield from (
+            place.child(item, ((key,),), str(key))
+            for key, item in list(value.items())
+            if isinstance(key, (str, int))
+        )
     elif isinstance(value, type):
         yield from _class(place, value)
     elif isinstance(value, ModuleType):
@@ -115,9 +125,13 @@ def _children(place: Place) -> Iterator[Place]:
 
 def _function(place: Place, function: FunctionType) -> Iterator[Place]:
     code = function.__code__
-    for index, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True)):
+    for index, (name, cell) in enumerate(
+        zip(code.co_freevars, function.__closure__ or (), strict=True)
+    ):
         try:
-            yield place.child(cell.cell_contents, (".__closure__", (index,), ".cell_contents"), name)
+            yield place.child(
+                cell.cell_contents, (".__closure__", (index,), ".cell_contents"), name
+            )
         except ValueError:  # the cell is still empty
             continue
     for index, value in enumerate(function.__defaults__ or ()):
@@ -138,11 +152,15 @@ def _function(place: Place, function: FunctionType) -> Iterator[Place]:
             yield from _module_globals(place, value, steps, name, names)
 
 
-def _module_globals(place: Place, module: ModuleType, steps: tuple[Any, ...], name: str, names: list[str]) -> Iterator[Place]:
+def _module_globals(
+    place: Place, module: ModuleType, steps: tuple[Any, ...], name: str, names: list[str]
+) -> Iterator[Place]:
     """What code can reach as `module.name`: only names that it mentions."""
     for attribute in names:
         if attribute in module.__dict__:
-            yield Place(module.__dict__[attribute], place, (*steps, f".{attribute}"), f"{name}.{attribute}")
+            yield Place(
+                module.__dict__[attribute], place, (*steps, f".{attribute}"), f"{name}.{attribute}"
+            )
 
 
 def _class(place: Place, cls: type) -> Iterator[Place]:
@@ -162,6 +180,8 @@ def _object(place: Place, value: Any) -> Iterator[Place]:
     if isinstance(attributes, dict):
         for name, item in list(attributes.items()):
             if isinstance(name, str):
-                yield place.child(item, (f".{name}",) if name.isidentifier() else (".__dict__", (name,)), name)
+                yield place.child(
+                    item, (f".{name}",) if name.isidentifier() else (".__dict__", (name,)), name
+                )
     for index, cls in enumerate(type(value).__mro__[:-1]):
         yield Place(cls, place, (".__class__", ".__mro__", (index,)), "")

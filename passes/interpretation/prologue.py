@@ -57,7 +57,9 @@ class Fetcher:
             for other in others if self._checked else ():
                 again = TensorProxy(self._names.claim(other.hint), meta=proxy.meta)
                 fetched.lines.extend(self._line(again, other))
-                fetched.lines.append(check(f"{other.hint}: shared with {first.hint}", "{} is {}", again, proxy))
+                fetched.lines.append(
+                    check(f"{other.hint}: shared with {first.hint}", "{} is {}", again, proxy)
+                )
         return fetched
 
     def _count(self, place: Place) -> None:
@@ -94,8 +96,18 @@ def ambient_checks() -> list[BoundSymbol]:
     lines = [
         check("grad mode", "{}() is {}", torch.is_grad_enabled, torch.is_grad_enabled()),
         check("default dtype", "{}() is {}", torch.get_default_dtype, torch.get_default_dtype()),
-        check("autocast", "{}() is {}", internals.any_autocast_enabled, internals.any_autocast_enabled()),
-        check("function modes", "{}() == {}", internals.function_mode_depth, internals.function_mode_depth()),
+        check(
+            "autocast",
+            "{}() is {}",
+            internals.any_autocast_enabled,
+            internals.any_autocast_enabled(),
+        ),
+        check(
+            "function modes",
+            "{}() == {}",
+            internals.function_mode_depth,
+            internals.function_mode_depth(),
+        ),
     ]
     return lines
 
@@ -124,4 +136,11 @@ def _tensor_checks(tensors: Sequence[tuple[TensorProxy, torch.Tensor]]) -> Itera
     for proxy, tensor in tensors:
         if tensor.layout != torch.strided:
             condition = "{0}.layout is {1} and {0}.shape == {2} and {0}.dtype is {3}"
-            yield check(f"{proxy.name}: its metadata", condition, proxy, tensor.layout, tensor.shape, tensor.dtype)
+            yield check(
+                f"{proxy.name}: its metadata",
+                condition,
+                proxy,
+                tensor.layout,
+                tensor.shape,
+                tensor.dtype,
+            )

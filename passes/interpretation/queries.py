@@ -18,11 +18,48 @@ def _properties(*names: str) -> list[Any]:
 
 METADATA = frozenset(
     [
-        *_properties("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "is_mps"),
-        *_properties("is_sparse", "is_quantized", "is_nested", "is_mkldnn", "itemsize", "nbytes", "names"),
-        *(T.size, T.dim, T.ndimension, T.numel, T.nelement, T.element_size, T.stride, T.is_contiguous, T.is_floating_point),
-        *(T.is_complex, T.is_signed, T.get_device, T.storage_offset, T.__len__, T.__hash__, T.is_inference),
-        *(torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel, torch.is_storage),
+        *_properties(
+            "shape",
+            "dtype",
+            "device",
+            "layout",
+            "ndim",
+            "requires_grad",
+            "is_cuda",
+            "is_cpu",
+            "is_meta",
+            "is_mps",
+        ),
+        *_properties(
+            "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "itemsize", "nbytes", "names"
+        ),
+        *(
+            T.size,
+            T.dim,
+            T.ndimension,
+            T.numel,
+            T.nelement,
+            T.element_size,
+            T.stride,
+            T.is_contiguous,
+            T.is_floating_point,
+        ),
+        *(
+            T.is_complex,
+            T.is_signed,
+            T.get_device,
+            T.storage_offset,
+            T.__len__,
+            T.__hash__,
+            T.is_inference,
+        ),
+        *(
+            torch.is_tensor,
+            torch.is_floating_point,
+            torch.is_complex,
+            torch.numel,
+            torch.is_storage,
+        ),
     ]
 )
 """Answered by the stand-in itself: PyTorch keeps a wrapper's sizes, strides, dtype and device."""
@@ -32,8 +69,27 @@ SETTINGS = frozenset([set_grad_enabled])
 
 VALUES = frozenset(
     [
-        *(T.item, T.tolist, T.numpy, T.__bool__, T.__int__, T.__float__, T.__complex__, T.__index__, T.__contains__),
-        *(T.__repr__, T.__format__, T.__array__, T.is_nonzero, torch.is_nonzero, torch.equal, torch.allclose, T.equal),
+        *(
+            T.item,
+            T.tolist,
+            T.numpy,
+            T.__bool__,
+            T.__int__,
+            T.__float__,
+            T.__complex__,
+            T.__index__,
+            T.__contains__,
+        ),
+        *(
+            T.__repr__,
+            T.__format__,
+            T.__array__,
+            T.is_nonzero,
+            torch.is_nonzero,
+            torch.equal,
+            torch.allclose,
+            T.equal,
+        ),
         *(T.allclose,),
     ]
 )

@@ -54,7 +54,9 @@ class RealEnvironment:
                 self._spoil(bsym, reason)
                 continue
             with _eager():
-                result = bsym.sym.impl(*substitute(bsym.args, self._values), **substitute(bsym.kwargs, self._values))
+                result = bsym.sym.impl(
+                    *substitute(bsym.args, self._values), **substitute(bsym.kwargs, self._values)
+                )
             for out, value in zip(bsym.flat_outs, leaves(result), strict=False):
                 if isinstance(out, Proxy):
                     self._values[out] = value
@@ -67,7 +69,11 @@ class RealEnvironment:
             self._values.pop(proxy, None)
         if not bsym.mutates:
             return
-        written = [self._values[proxy].untyped_storage()._cdata for proxy in bsym.inputs if proxy in self._values]
+        written = [
+            self._values[proxy].untyped_storage()._cdata
+            for proxy in bsym.inputs
+            if proxy in self._values
+        ]
         for proxy, value in list(self._values.items()):
             if value.untyped_storage()._cdata in written:
                 self._spoilt[proxy] = reason

@@ -15,13 +15,26 @@ from tracemill.passes.interpretation.stand_in import interpretation
 
 
 class _CompilingFlag:
-    """Stands where PyTorch keeps `is_compiling`: true only in a thread that interprets."""
+    """Stands where PyTorch keeps `is_compiling`: a bool that is true only in a thread that interprets."""
 
     def __init__(self, before: Any) -> None:
         self.before = before
 
     def __bool__(self) -> bool:
         return interpretation.get() is not None or bool(self.before)
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    __ror__ = __or__
+    __rand__ = __and__
+    __hash__ = None  # type: ignore[assignment]
 
 
 _lock = threading.Lock()

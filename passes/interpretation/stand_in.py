@@ -37,8 +37,8 @@ class TracedTensor(torch.Tensor):
             tensor = torch.Tensor._make_wrapper_subclass(
                 cls,
                 meta.shape,
-                strides=meta.stride or None,
-                storage_offset=proxy.storage_offset,
+                strides=meta.stride if meta.layout == torch.strided else None,
+                storage_offset=proxy.storage_offset if meta.layout == torch.strided else None,
                 dtype=meta.dtype,
                 layout=meta.layout,
                 device=meta.device,
@@ -51,7 +51,11 @@ class TracedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Reached by what function modes do not see: C++ code, functorch, TorchScript."""
         recording = interpretation.get()

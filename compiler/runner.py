@@ -1,0 +1,40 @@
+"""How a program's compiled traces run as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracemill.compiler.codegen import compile_trace
+from tracemill.compiler.trace import Program, Trace
+from tracemill.printers.base import Printer
+
+
+def runner_of(
+    program: Program, printer: Printer, rebuild: Callable[[Sequence[Any]], Any] | None
+) -> Callable[..., Any]:
+    """The function from the prologue's results to what the user's program returns.
+
+    rebuild: from what the computation returns to what the program returns; None when they are the same.
+    """
+    computation = compile_trace(program.computation, printer)
+    if not _needs_no_grad(program.computation):
+        computation = getattr(computation, "__wrapped__", computation)
+    if rebuild is None:
+        return computation
+    build = rebuild
+
+    def run(*inputs: Any) -> Any:
+        return build(computation(*inputs))
+
+    return run
+
+
+def _needs_no_grad(computation: Trace) -> bool:
+    """Whether autograd would record: the prologue checks that grad mode and requires_grad are as now."""
+    inputs = computation.args
+    return torch.is_grad_enabled() and any(
+        getattr(proxy, "requires_grad", False) for proxy in inputs
+    )
