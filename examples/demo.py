@@ -6,7 +6,10 @@ programs are coloured.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,16 +21,9 @@ import torch
 
 import tracemill as tm
 
-try:
-    from rich.console import Console
-    from rich.syntax import Syntax
-    from rich.table import Table
-except ImportError:
-    CONSOLE = None
-else:
-    CONSOLE = Console(highlight=False)
-
+RICH = importlib.util.find_spec("rich") is not None
 LAYERS = 4
+STATEMENT = re.compile(r"  [^ #)]")
 
 
 def three_elements(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -58,34 +54,52 @@ def llama() -> torch.nn.Module:
 # Printing.
 
 
+@functools.cache
+def console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 def heading(text: str) -> None:
-    if CONSOLE:
-        CONSOLE.print()
-        CONSOLE.rule(f"[bold]{text}", align="left")
+    if RICH:
+        console().print()
+        console().rule(f"[bold]{text}", align="left")
     else:
         print(f"\n--- {text} " + "-" * max(70 - len(text), 0))
 
 
-def show_program(text: str, lines: int) -> None:
-    """Print the head of a program."""
+def show_program(text: str, lines: int = 20) -> None:
+    """Print a program's head: where a long list of parameters begins, and its first statements."""
     every = text.rstrip().splitlines()
-    shown = "\n".join(every[:lines])
-    if CONSOLE:
-        CONSOLE.print(Syntax(shown, "python", background_color="default", word_wrap=True))
+    start = next(n for n, line in enumerate(every) if line.startswith("def ")) + 1
+    body = next(n for n, line in enumerate(every) if n >= start and STATEMENT.match(line))
+    parts = [*every[:start], *elided(every[start:body], 4), *elided(every[body:], lines)]
+    shown = "\n".join(parts)
+    if RICH:
+        from rich.syntax import Syntax
+
+        coloured = Syntax("", "python", background_color="default").highlight(shown)
+        console().print(coloured, soft_wrap=True, end="")
     else:
         print(shown)
-    if len(every) > lines:
-        print(f"  ... {len(every) - lines} more lines")
+
+
+def elided(lines: Sequence[str], kept: int) -> list[str]:
+    left_out = len(lines) - kept
+    return [*lines[:kept], f"  # ... {left_out} more lines"] if left_out > 1 else list(lines)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    if CONSOLE:
+    if RICH:
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False)
         for n, column in enumerate(columns):
             table.add_column(column, justify="right" if n else "left")
         for row in rows:
             table.add_row(*row)
-        CONSOLE.print(table)
+        console().print(table)
         return
     cells = [list(columns), *map(list, rows)]
     widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
@@ -142,7 +156,7 @@ def main() -> None:
     x, y = torch.randn(3), torch.randn(3)
     fast = tm.jit(three_elements)
     assert torch.equal(fast(x, y), three_elements(x, y))
-    show_program(tm.last_traces(fast)[-1].text("minimal"), 20)
+    show_program(tm.last_traces(fast)[-1].text("minimal"))
 
     heading(f"A Llama of {LAYERS} layers")
     model = llama()
@@ -153,14 +167,12 @@ def main() -> None:
     print(f"The logits {tuple(result.logits.shape)} are those of eager, bit for bit.")
 
     traces = tm.last_traces(compiled)
-    for title, trace, lines in [
-        ("The prologue: what is taken from the model and checked", None, 24),
-        ("The computation as it was acquired", traces[0], 30),
-        ("The computation that runs", traces[-1], 44),
-    ]:
-        heading(title)
-        chosen = trace or tm.last_prologue_traces(compiled)[-1]
-        show_program(chosen.text("default" if trace is traces[-1] else "minimal"), lines)
+    heading("The prologue: what is taken from the model and checked")
+    show_program(tm.last_prologue_traces(compiled)[-1].text("minimal"))
+    heading("The computation as it was acquired")
+    show_program(traces[0].text("minimal"))
+    heading("The computation that runs, as far as the first layer's attention")
+    show_program(traces[-1].text("default"), 60)
 
     heading("What each pass did")
     report = tm.last_report(compiled)

@@ -397,8 +397,9 @@ def _verdicts(chosen: Sequence[str], *, backward: bool, count: int, jobs: int) -
 
 
 def _kind(message: str) -> str:
-    """An error without what is particular to one sample: numbers, quoted texts, metadata."""
+    """An error without what is particular to one sample: names, numbers, texts, metadata."""
     first = message.splitlines()[0]
+    first = re.sub(r"\b(torch|Tensor)\.[\w.]+", "..", first)
     first = re.sub(r"'[^']*'|\"[^\"]*\"", "'..'", first)
     first = re.sub(r"\[[^\]]*\]|\([^)]*\)", "..", first)
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "N", first)[:160]
