@@ -36,6 +36,21 @@ class CallForm:
             binder = _skipping_self(binder, leading[0], bare=bool(bare)) if leading else binder
         self.bind: Callable[..., tuple[Any, ...]] = binder
 
+    def item_names(self, parameter: P, value: Any) -> list[str]:
+        """What the items of `*args` and `**kwargs` are called by whoever the target wraps; "." marks a full name."""
+        if parameter.kind is P.VAR_KEYWORD:
+            return [f".{name}" for name in value]
+        if parameter.kind is not P.VAR_POSITIONAL:
+            return []
+        try:
+            called = self.target.forward if isinstance(self.target, torch.nn.Module) else self.target
+            wrapped = inspect.signature(called).parameters.values()
+        except (TypeError, ValueError):
+            return []
+        positional = (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD)
+        names = [f".{other.name}" for other in wrapped if other.kind in positional]
+        return names[len(self.parameters) - 1 if self.parameters[0] is not parameter else 0 :]
+
     def call(self, values: Sequence[Any]) -> Any:
         """Calls the target with a value for each parameter."""
         return self.apply(self.target, values)
@@ -91,10 +106,7 @@ def _binder(function: FunctionType, parameters: Sequence[P]) -> Callable[..., tu
     namespace: dict[str, Any] = {}
     exec(f"def binder({text}):\n  return ({names})", namespace)
     binder = namespace["binder"]
-    code = function.__code__
-    binder.__code__ = binder.__code__.replace(
-        co_name=code.co_name, co_qualname=function.__qualname__
-    )
+    binder.__name__, binder.__qualname__ = function.__name__, function.__qualname__
     binder.__defaults__ = function.__defaults__
     binder.__kwdefaults__ = function.__kwdefaults__
     return binder

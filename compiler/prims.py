@@ -25,10 +25,14 @@ class Unpack(Symbol):
     """`weight = fc._parameters["weight"]`: names what a path of attributes and items leads to.
 
     Arguments: the base, then one step after another; a step is ".name" or an index in a one-element tuple.
+    An object without steps is bound by the name, and needs no line.
     """
 
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         base, *steps = bsym.args
+        if not isinstance(base, Proxy) and not steps:
+            writer.bind(base, bsym.output.name)
+            return []
         path = "".join(
             step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps
         )
@@ -44,7 +48,7 @@ class Check(Symbol):
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         subject, condition, *values = bsym.args
         text = condition.format(*map(writer.value, values))
-        return [f"{text} or {writer.value(self.impl)}({subject!r})"]
+        return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]
 
 
 class Delete(Symbol):

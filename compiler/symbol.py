@@ -32,6 +32,10 @@ class LineWriter(Protocol):
         """The call expression, `torch.add(x, y)`."""
         ...
 
+    def bind(self, value: Any, name: str) -> None:
+        """Makes `name` stand for an object in the text's globals."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -60,7 +60,9 @@ def swept(trace: Trace) -> Trace:
     needed: set[Proxy] = set(trace.outputs)
     kept: list[BoundSymbol] = []
     for bsym in reversed(trace.bound_symbols):
-        if has_effect(bsym) or any(proxy in needed for proxy in bsym.outputs):
+        given = set(bsym.inputs)
+        made = [proxy for proxy in bsym.outputs if proxy not in given]  # `x.to(x.dtype)` gives x
+        if has_effect(bsym) or any(proxy in needed for proxy in made):
             kept.append(bsym)
             needed.update(proxies((bsym.args, bsym.kwargs)))
     return trace.replace(bound_symbols=kept[::-1])

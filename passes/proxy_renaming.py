@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import substitute
 
@@ -41,11 +41,7 @@ class ProxyRenaming(ProgramPass):
         """The program with readable names, consistent across its traces."""
         traces = program.traces()
         kept = [proxy for trace in traces.values() for proxy in trace.args]
-        kept += [
-            proxy
-            for proxy in program.prologue.values()
-            if isinstance(proxy, (TensorProxy, AnyProxy))
-        ]
+        kept += program.prologue.values()  # named after the signature and the paths already
         names = Names(proxy.name for proxy in kept)
         mapping: dict[Proxy, Proxy] = {proxy: proxy for proxy in kept}
         for trace in traces.values():

@@ -45,6 +45,10 @@ class Writer:
         """The expression of a value."""
         return self.literals.value(value)
 
+    def bind(self, value: Any, name: str) -> None:
+        """Makes `name`, which the trace has given to a value, stand for an object in the text's globals."""
+        self.literals.define(name, value)
+
     def target(self, output: Any) -> str:
         """The left-hand side that receives an output; empty where there is nothing to receive."""
         if isinstance(output, Proxy):

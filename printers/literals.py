@@ -15,7 +15,7 @@ from tracemill.compiler import torch_names
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import Proxy
 
-_BY_REPR = (int, bool, str, bytes, type(None), range)
+_BY_REPR = (int, bool, bytes, type(None), range)
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -39,6 +39,8 @@ class Literals:
         kind = type(value)
         if isinstance(value, Proxy):
             return value.name
+        if kind is str:
+            return string(value)
         if kind in _BY_REPR:
             return repr(value)
         if kind is float:
@@ -116,10 +118,20 @@ class Literals:
             return known
         wanted = name or getattr(value, "__name__", None) or type(value).__name__.lower()
         made = self._names.claim(wanted.split(".")[-1])
-        self._by_identity[id(value)] = made
-        self.bound[made] = value
-        self.notes[made] = describe(value)
+        self.define(made, value)
         return made
+
+    def define(self, name: str, value: Any) -> None:
+        """Binds `name`, known to be free, to an object."""
+        self._by_identity[id(value)] = name
+        self.bound[name] = value
+        self.notes[name] = describe(value)
+
+
+def string(value: str) -> str:
+    """A string literal, in double quotes where that needs no escape."""
+    text = repr(value)
+    return text if '"' in text else f'"{text[1:-1]}"'
 
 
 def _is_at(value: Any, module: str, name: str) -> bool:

@@ -48,7 +48,7 @@ class Acquire(ProgramPass):
         interpreter = Interpreter(Locator(module), names)
         inputs = Inputs(interpreter, names, checked=checked)
         taken = [
-            inputs.argument(parameter.name, value)
+            inputs.argument(parameter.name, value, call.form.item_names(parameter, value))
             for parameter, value in zip(call.form.parameters, call.values, strict=True)
         ]
         with interpreting(interpreter):

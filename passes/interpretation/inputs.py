@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,10 +52,16 @@ class Inputs:
         self._names = names
         self._checked = checked
 
-    def argument(self, name: str, value: Any) -> tuple[Proxy, Any]:
-        """The proxy of a parameter, and what the program gets in place of its value."""
+    def argument(self, name: str, value: Any, items: Sequence[str] = ()) -> tuple[Proxy, Any]:
+        """The proxy of a parameter, and what the program gets in place of its value.
+
+        items: what the items of `*args` and `**kwargs` are called, where that is known.
+        """
         proxy = self._proxy(self._names.claim(name), value)
-        return proxy, self._take(proxy, value, name)
+        node = tree.node_of(value)
+        if node is None:
+            return proxy, self._take(proxy, value, name)
+        return proxy, self._take_apart(proxy, value, node, name, items)
 
     def _proxy(self, name: str, value: Any) -> Proxy:
         if isinstance(value, torch.Tensor):
@@ -89,16 +96,20 @@ class Inputs:
         self._check_constant(proxy, value, subject)
         return value
 
-    def _take_apart(self, proxy: Proxy, value: Any, node: tree.Node, subject: str) -> Any:
+    def _take_apart(
+        self, proxy: Proxy, value: Any, node: tree.Node, subject: str, items: Sequence[str] = ()
+    ) -> Any:
         self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
         if isinstance(value, dict):
             self.check(f"{subject}: its keys", "list({}) == {}", proxy, list(node.entries))
-        elif isinstance(value, (list, tuple)):
+        elif all(type(entry) is int for entry in node.entries):
             self.check(f"{subject}: its length", "len({}) == {}", proxy, len(node.children))
+        wanted = items or getattr(value, "_fields", None) or node.entries
         children: list[Any] = []
-        proxies: list[Proxy] = []
-        for entry, child in zip(node.entries, node.children, strict=True):
-            proxies.append(self._proxy(self._names.claim(f"{proxy.name}_{entry}"), child))
+        proxies = [
+            self._proxy(self._name_of(proxy, name, child), child)
+            for name, child in zip(_padded(wanted, node.entries), node.children, strict=True)
+        ]
         if isinstance(value, (list, tuple)):
             self.lines.append(prims.UNPACK_SEQUENCE.bind(proxy, output=tuple(proxies)))
         else:
@@ -110,6 +121,16 @@ class Inputs:
         for entry, child, item in zip(node.entries, node.children, proxies, strict=True):
             children.append(self._take(item, child, f"{subject}[{entry!r}]"))
         return node.rebuild(children)
+
+    def _name_of(self, owner: Proxy, entry: Any, value: Any) -> str:
+        """An item's name: its own where it has one, else its owner's with a number, or the next of its kind."""
+        if isinstance(entry, str) and entry.startswith("."):
+            return self._names.claim(entry[1:])
+        if isinstance(entry, str) or isinstance(value, torch.Tensor):
+            return self._names.claim(f"{owner.name}_{entry}")
+        number = _NUMBERS.get(type(value))
+        kind = CollectionProxy if tree.node_of(value) is not None else AnyProxy
+        return self._names.fresh((number or kind).prefix)
 
     def check(self, subject: str, condition: str, *values: Any) -> None:
         """Adds a check line, unless this cache mode checks nothing."""
@@ -135,3 +156,8 @@ class Inputs:
         else:
             self.check(f"{subject}: the same object", "{} is {}", proxy, value)
             self.opaque.append((Place(value, None, (), subject), proxy))
+
+
+def _padded(names: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
+    """A name for each entry; the entry itself where there is none."""
+    return [*names[: len(entries)], *entries[len(names) :]]
