@@ -54,6 +54,50 @@ def _register_dataclass(cls: type) -> None:
     register(cls, flatten, unflatten)
 
 
+def _register_dict(cls: type) -> None:
+    def flatten(value: Any) -> Any:
+        keys = tuple(value)
+        return [value[key] for key in keys], (keys, dict(vars(value))), keys
+
+    def unflatten(metadata: Any, values: Any) -> Any:
+        keys, attributes = metadata
+        made = cls.__new__(cls)
+        for key, value in zip(keys, values, strict=True):
+            made[key] = value
+        vars(made).update(attributes)
+        return made
+
+    register(cls, flatten, unflatten)
+
+
+def _register_list(cls: type) -> None:
+    def flatten(value: Any) -> Any:
+        return list(value), dict(vars(value)), tuple(range(len(value)))
+
+    def unflatten(attributes: Any, values: Any) -> Any:
+        made = cls.__new__(cls)
+        made.extend(values)
+        vars(made).update(attributes)
+        return made
+
+    register(cls, flatten, unflatten)
+
+
+def _make_known(value: Any) -> None:
+    """Registers the class of a dataclass instance, or of a dict or list of a user's class."""
+    cls = type(value)
+    if cls in _registered:
+        return
+    if is_dataclass_instance(value):
+        _register_dataclass(cls)
+    elif cls.__module__ in ("builtins", "collections") or not hasattr(value, "__dict__"):
+        return
+    elif isinstance(value, dict):
+        _register_dict(cls)
+    elif isinstance(value, list):
+        _register_list(cls)
+
+
 def is_dataclass_instance(value: Any) -> bool:
     """Whether `value` is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
@@ -73,14 +117,13 @@ def node_of(value: Any) -> Node | None:
     """The level of structure at `value`, or None for a leaf."""
     if value is None or isinstance(value, type):
         return None
-    if is_dataclass_instance(value) and type(value) not in _registered:
-        _register_dataclass(type(value))
+    _make_known(value)
     if optree.tree_is_leaf(value, none_is_leaf=True, namespace=NAMESPACE):
         return None
     level = optree.tree_flatten_one_level(value, none_is_leaf=True, namespace=NAMESPACE)
     rebuild = level.unflatten_func
     metadata = level.metadata
-    by_attribute = type(value) in _registered
+    by_attribute = type(value) in _registered and not isinstance(value, dict | list)
     return Node(
         list(level.children),
         tuple(level.entries),

@@ -369,3 +369,29 @@ def test_a_jitted_function_called_in_a_jitted_function_is_inlined() -> None:
     assert tm.cache_info(inner).entries == 0
     names = [bsym.sym.name for bsym in tm.last_traces(outer)[0].bound_symbols]
     assert names == ["torch.Tensor.mul", "torch.Tensor.add"]
+
+
+class Output(collections.OrderedDict):  # type: ignore[type-arg]
+    """A dict whose keys are attributes too, as libraries have."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Many(list):  # type: ignore[type-arg]
+    pass
+
+
+def test_dicts_and_lists_of_a_users_class_go_in_and_come_out() -> None:
+    def program(given: Output, many: Many) -> tuple[Output, Many]:
+        return Output(b=given.a + 1, a=given["a"]), Many([many[0] * 2])
+
+    jf = tm.jit(program)
+    for _ in range(2):
+        out, many = jf(Output(a=x3()), Many([x3()]))
+        assert (type(out), type(many), list(out)) == (Output, Many, ["b", "a"])
+        assert_same((out.b, many[0]), (x3() + 1, x3() * 2))
+    assert tm.cache_info(jf).entries == 1
