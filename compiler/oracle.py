@@ -17,6 +17,7 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import LeakedValueError
 from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
+from tracemill.compiler.settings import Ambient
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.values import leaves, map_leaves
@@ -24,7 +25,7 @@ from tracemill.compiler.values import leaves, map_leaves
 REMEMBERED_SIGNATURES = 16_384
 """How many answers the oracle keeps; the least recently used ones are forgotten first."""
 
-_STORAGE_READERS = {
+STORAGE_READERS = {
     torch.as_strided,
     torch.Tensor.as_strided,
     torch.Tensor.storage_offset,
@@ -85,9 +86,10 @@ class Answer:
     changed: new metadata of arguments whose metadata it changes (`t_`, `squeeze_`).
     random: whether it draws random numbers.
     body: the ATen operations that it consists of.
+    asked: the keys of the arguments that it is about.
     """
 
-    __slots__ = ("arity", "body", "changed", "metas", "mutated", "output", "random")
+    __slots__ = ("arity", "asked", "body", "changed", "metas", "mutated", "output", "random")
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class Answer:
         self.random = random
         self.body = tuple(body)
         self.metas = metas or {}
+        self.asked: Any = None
 
     @property
     def is_query(self) -> bool:
@@ -228,6 +231,15 @@ class BodyLog(internals.TorchDispatchMode):
             self._kept.append(tensor)
         return ref
 
+    def tensor(self, ref: Ref) -> torch.Tensor:
+        """The tensor of a ref."""
+        return self._kept[ref.index]
+
+    @property
+    def size(self) -> int:
+        """How many tensors were seen."""
+        return len(self._kept)
+
     def find(self, tensor: torch.Tensor) -> int:
         """The index of a tensor's ref, -1 when no operation touched it."""
         ref = self._refs.get(id(tensor))
@@ -274,32 +286,6 @@ def written_arguments(
         yield from (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-class Ambient(NamedTuple):
-    """The settings of PyTorch that a call's answer depends on."""
-
-    grad: bool
-    inference: bool
-    default_dtype: torch.dtype
-    autocast: tuple[Any, ...]
-
-    @classmethod
-    def now(cls) -> Ambient:
-        """The settings of this thread."""
-        autocast: tuple[Any, ...] = ()
-        if internals.any_autocast_enabled():
-            autocast = tuple(
-                (device, torch.get_autocast_dtype(device))
-                for device in ("cpu", "cuda")
-                if torch.is_autocast_enabled(device)
-            )
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.get_default_dtype(),
-            autocast,
-        )
-
-
 class Oracle:
     """Answers calls, and remembers the answers; one serves all threads, each with fakes of its own."""
 
@@ -323,17 +309,19 @@ class Oracle:
         """
         key = CallKey()
         parts = (fn, key.of(args), key.of(kwargs) if kwargs else None, Ambient.now())
-        if fn in _STORAGE_READERS:
+        if fn in STORAGE_READERS:
             parts = (*parts, tuple(tensor.storage_offset for tensor in key.tensors))
         if key.local or symbol(fn).path is None:
             local = {} if local is None else local
             answer = local.get(parts)
             if answer is None:
                 answer = local[parts] = self._work_out(fn, args, kwargs, key.tensors)
+                answer.asked = parts[1:3]
             return answer, key.tensors
         answer = self._answers.get(parts)
         if answer is None:
             answer = self._work_out(fn, args, kwargs, key.tensors)
+            answer.asked = parts[1:3]
             with self._lock:
                 self._answers[parts] = answer
                 if len(self._answers) > REMEMBERED_SIGNATURES:

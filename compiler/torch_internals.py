@@ -44,24 +44,70 @@ from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 # The switch that Python reads and writes through torch.no_grad, seen by function modes.
 from torch._C import _set_grad_enabled as set_grad_enabled
 
+# The built-in functions of neural networks that torch.nn.functional wraps.
+from torch._C import _nn as nn_functions
+
+# While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
+from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored
+
+# What torch.autograd.Function adds to this class is support for functorch, at a microsecond a call.
+from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
+
+# Settings that kernels depend on, where the public functions are slower or only set.
+from torch._C import _get_cudnn_enabled as get_cudnn_enabled
+from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
+from torch._C import _get_flash_sdp_enabled as get_flash_sdp_enabled
+from torch._C import _get_float32_matmul_precision as get_float32_matmul_precision
+from torch._C import _get_math_sdp_enabled as get_math_sdp_enabled
+from torch._C import _get_mem_efficient_sdp_enabled as get_mem_efficient_sdp_enabled
+from torch._C import _get_mkldnn_enabled as get_mkldnn_enabled
+from torch._C import _set_cudnn_enabled as set_cudnn_enabled
+from torch._C import _set_mkldnn_enabled as set_mkldnn_enabled
+
+# The function mode of torch.set_default_device and `with torch.device(...)`, and the stack that it stands in.
+from torch.utils._device import DeviceContext
+from torch.overrides import _get_current_function_mode_stack as function_mode_stack
+
+# Numbers of active dispatch modes: under somebody else's, a program is being traced or counted by them.
+from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
+
+# torch.cond as function modes see it.
+from torch._higher_order_ops.cond import cond_op as cond_operator
+
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
 
 __all__ = [
     "DataDependentOutputException",
+    "DeviceContext",
     "DisableTorchFunction",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "SingleLevelFunction",
     "TensorGuards",
     "TorchDispatchMode",
     "any_autocast_enabled",
+    "cond_operator",
     "device_constructors",
+    "dispatch_mode_depth",
     "dtype_abbrs",
     "enable_python_dispatcher",
     "function_mode_depth",
+    "function_mode_stack",
     "functorch_interpreter",
+    "get_cudnn_enabled",
+    "get_cudnn_sdp_enabled",
+    "get_flash_sdp_enabled",
+    "get_float32_matmul_precision",
+    "get_math_sdp_enabled",
+    "get_mem_efficient_sdp_enabled",
+    "get_mkldnn_enabled",
+    "nn_functions",
     "no_torch_function",
     "no_user_modes",
+    "set_cudnn_enabled",
     "set_grad_enabled",
+    "set_mkldnn_enabled",
+    "set_saved_tensor_hooks_ignored",
 ]
