@@ -16,7 +16,8 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import LeakedValueError
-from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, Storage, TensorMeta, TensorProxy
+from tracemill.compiler.random_state import Generator, kept_random_state
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol, symbol
@@ -67,6 +68,10 @@ class NewTensor:
         self.index = index
         self.storage = storage
         self.offset = offset
+
+
+GENERATOR = object()
+"""Stands in a body for the generator that the call was given."""
 
 
 class SameTensor:
@@ -153,7 +158,11 @@ class Answer:
                 values[spec.index] = out
         stem = next((out.name for out in bsym.outputs), "v")
 
+        generators = [leaf for leaf in bsym.flat_args if is_generator(leaf)]
+
         def leaf(value: Any) -> Any:
+            if value is GENERATOR:
+                return generators[0]
             if type(value) is not Ref:
                 return value
             if value.index not in values:
@@ -183,6 +192,11 @@ def map_refs(fn: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {key: map_refs(fn, item) for key, item in value.items()}
     return fn(value)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a call's argument is a generator, or the proxy of one."""
+    return isinstance(value, (GeneratorProxy, Generator))
 
 
 def _is_tensor_spec(value: Any) -> bool:
@@ -251,9 +265,12 @@ class BodyLog(internals.TorchDispatchMode):
         return {index: TensorMeta.of(tensor) for index, tensor in enumerate(self._kept)}
 
     def _encode(self, value: Any) -> Any:
-        return map_leaves(
-            lambda leaf: self.add(leaf) if isinstance(leaf, torch.Tensor) else leaf, value
-        )
+        def leaf(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return self.add(value)
+            return GENERATOR if isinstance(value, Generator) else value
+
+        return map_leaves(leaf, value)
 
     def __torch_dispatch__(
         self,
@@ -365,26 +382,39 @@ def _run(
     tensors: list[TensorProxy],
     fake_mode: internals.FakeTensorMode | None,
 ) -> Answer:
-    log = BodyLog()
+    given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, Generator)]
     with ExitStack() as stack:
         stack.enter_context(internals.DisableTorchFunction())
         stack.enter_context(internals.no_user_modes())
-        stack.enter_context(
-            torch.random.fork_rng(devices=[]) if fake_mode is None else nullcontext()
-        )
+        if fake_mode is None:
+            stack.enter_context(kept_random_state(given))
         models = [stand_in_for(tensor, fake_mode) for tensor in tensors]
-        for model in models:
-            log.add(model)
-        by_proxy = dict(zip(tensors, models, strict=True))
-        called = map_leaves(
-            lambda leaf: by_proxy.get(leaf, leaf) if isinstance(leaf, TensorProxy) else leaf,
-            (args, dict(kwargs)),
-        )
-        stack.enter_context(fake_mode or nullcontext())
-        stack.enter_context(log)
-        stack.enter_context(internals.enable_python_dispatcher())
-        output = fn(*called[0], **called[1])
-    return _answer(output, tensors, models, log)
+        return observe(fn, args, kwargs, tensors, models, fake_mode)[1]
+
+
+def observe(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: Sequence[TensorProxy],
+    models: Sequence[torch.Tensor],
+    fake_mode: internals.FakeTensorMode | None = None,
+) -> tuple[Any, Answer]:
+    """Runs a call with `models` in place of `tensors`, and says what it returned and what it did."""
+    log = BodyLog()
+    for model in models:
+        log.add(model)
+    by_proxy = dict(zip(tensors, models, strict=True))
+
+    def real(leaf: Any) -> Any:
+        if isinstance(leaf, TensorProxy):
+            return by_proxy[leaf]
+        return Generator(leaf.device) if isinstance(leaf, GeneratorProxy) else leaf
+
+    args, kwargs = map_leaves(real, (tuple(args), dict(kwargs)))
+    with fake_mode or nullcontext(), log, internals.enable_python_dispatcher():
+        output = fn(*args, **kwargs)
+    return output, _answer(output, tensors, models, log)
 
 
 def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None) -> torch.Tensor:
@@ -434,7 +464,7 @@ def extent_of(meta: TensorMeta) -> int:
 
 
 def _answer(
-    output: Any, tensors: list[TensorProxy], models: list[torch.Tensor], log: BodyLog
+    output: Any, tensors: Sequence[TensorProxy], models: Sequence[torch.Tensor], log: BodyLog
 ) -> Answer:
     positions = {id(model): position for position, model in enumerate(models)}
     aliases: dict[Any, tuple[str, int]] = {}

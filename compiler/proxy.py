@@ -241,6 +241,22 @@ class AnyProxy(Proxy):
         return self.python_type.__name__
 
 
+class GeneratorProxy(AnyProxy):
+    """A `torch.Generator`: a state of random numbers on `device`, which draws advance."""
+
+    __slots__ = ("device",)
+    prefix = "generator"
+
+    def __init__(self, name: str | None = None, *, device: torch.device | str = "cpu") -> None:
+        super().__init__(name, python_type=torch.Generator)
+        self.device = torch.device(device)
+
+    @property
+    def type_string(self) -> str:
+        """The device and the class: `cpu Generator`."""
+        return f"{self.device} Generator"
+
+
 class CollectionProxy(Proxy):
     """A tuple, list or dict before it is unpacked."""
 

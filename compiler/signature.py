@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_names
-from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 
 _BY_VALUE = (int, bool, str, bytes, type(None), type(Ellipsis), range)
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme)
@@ -80,6 +80,8 @@ class CallKey:
             return kind, value.real.hex(), value.imag.hex()
         if isinstance(value, enum.Enum):
             return kind, value.name
+        if kind is GeneratorProxy:
+            return kind, value.device
         if isinstance(value, tuple):
             return (kind, *map(self.of, value))
         if isinstance(value, (set, frozenset)):
