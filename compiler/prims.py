@@ -48,6 +48,9 @@ class Check(Symbol):
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         subject, condition, *values = bsym.args
         text = condition.format(*map(writer.value, values))
+        if len(text) > 100 and text.endswith(")"):  # a call with many arguments: one per line
+            function, _, arguments = text[:-1].partition("(")
+            text = f"{function}(\n    " + arguments.replace(", ", ",\n    ") + ",\n  )"
         return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]
 
 

@@ -67,9 +67,17 @@ class Writer:
 
     def call(self, bsym: BoundSymbol) -> str:
         """The call expression of a bound symbol, its arguments one per line when they are long."""
-        args = [self.value(arg) for arg in bsym.args]
-        args += [f"{name}={self.value(value)}" for name, value in bsym.kwargs.items()]
+        args = [self._broken(arg) for arg in bsym.args]
+        args += [f"{name}={self._broken(value)}" for name, value in bsym.kwargs.items()]
         return self.function(bsym) + parenthesized(args)
+
+    def _broken(self, value: Any, depth: int = 1) -> str:
+        """The expression of a value, the items of a long list or tuple one per line."""
+        text = self.value(value)
+        if len(text) <= WIDTH - 20 or type(value) not in (list, tuple):
+            return text
+        items = [self._broken(item, depth + 1) for item in value]
+        return parenthesized(items, *("[]" if type(value) is list else "()"), depth=depth)
 
     def function(self, bsym: BoundSymbol) -> str:
         """The expression of the operation itself."""
@@ -78,13 +86,15 @@ class Writer:
         return self.literals.bind(bsym.sym.impl, bsym.sym.name.replace(".", "_"))
 
 
-def parenthesized(items: Sequence[str], opening: str = "(", closing: str = ")") -> str:
-    """Items between parentheses: on one line, or one per line when they are long."""
+def parenthesized(
+    items: Sequence[str], opening: str = "(", closing: str = ")", depth: int = 0
+) -> str:
+    """Items between brackets: on one line, or one per line when they are long."""
     inline = f"{opening}{', '.join(items)}{closing}"
-    if len(inline) <= WIDTH - 20:
+    if len(inline) <= WIDTH - 20 and "\n" not in inline:
         return inline
-    inner = "".join(f"\n{INDENT * 2}{item}," for item in items)
-    return f"{opening}{inner}\n{INDENT}{closing}"
+    inner = "".join(f"\n{INDENT * (depth + 2)}{item}," for item in items)
+    return f"{opening}{inner}\n{INDENT * (depth + 1)}{closing}"
 
 
 class Printer:
@@ -167,8 +177,7 @@ class Printer:
     def _return(self, trace: Trace, writer: Writer) -> str:
         if isinstance(trace.output, tuple) and trace.output:
             items = [writer.value(item) for item in trace.output]
-            items[-1] += "," if len(items) == 1 else ""
-            return f"return {parenthesized(items)}"
+            return f"return {writer.value(trace.output) if len(items) == 1 else parenthesized(items)}"
         return f"return {writer.value(trace.output)}"
 
     def _signature(self, trace: Trace, writer: Writer) -> str:
@@ -191,9 +200,9 @@ class Printer:
 
 
 def _comment(text: str) -> str:
-    """A comment line; one that begins with spaces is a detail, indented before its mark."""
-    stripped = text.lstrip(" ")
-    return f"{' ' * (len(text) - len(stripped))}# {stripped}"
+    """A comment line; one that begins with two spaces is a detail, indented before its mark."""
+    detail = text.startswith(INDENT)
+    return f"{INDENT}# {text[len(INDENT):]}" if detail else f"# {text}"
 
 
 def named(value: Any) -> list[Proxy]:

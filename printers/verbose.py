@@ -28,8 +28,9 @@ class VerbosePrinter(DefaultPrinter):
         for inner in bsym.subsymbols:
             for line in inner.sym.lines(inner, writer):
                 types = ", ".join(map(typed, inner.outputs))
-                flat = " ".join(part.strip() for part in line.splitlines())
-                yield f"  {flat}  # {types}" if types else f"  {flat}"
+                *rest, last = line.splitlines()
+                yield from (f"  {part}" for part in rest)
+                yield f"  {last}  # {types}" if types else f"  {last}"
 
 
 def _origin(bsym: BoundSymbol) -> tuple[str, ...]:
