@@ -28,7 +28,8 @@ def compile_code(code: Code, name: str, printer: Printer) -> Callable[..., Any]:
         function = namespace[name]
     except (SyntaxError, KeyError) as error:
         raise PrinterError(
-            f"the text of printer {printer.name!r} does not define {name!r}: {type(error).__name__}: {error}\n{code.source}"
+            f"the text of printer {printer.name!r} does not define {name!r}: "
+            f"{type(error).__name__}: {error}\n{code.source}"
         ) from error
     lines = code.source.splitlines(keepends=True)
     linecache.cache[file] = (len(code.source), None, lines, file)
@@ -38,4 +39,16 @@ def compile_code(code: Code, name: str, printer: Printer) -> Callable[..., Any]:
 
 def compile_trace(trace: Trace, printer: Printer) -> Callable[..., Any]:
     """The function that a trace's text by `printer` defines."""
-    return compile_code(printer.code(trace), trace.name, printer)
+    return compile_code(code_of(trace, printer), trace.name, printer)
+
+
+def code_of(trace: Trace, printer: Printer) -> Code:
+    """A trace's text by `printer`; raises PrinterError, naming the printer, when it fails."""
+    try:
+        return printer.code(trace)
+    except Exception as error:
+        kind = type(printer)
+        raise PrinterError(
+            f"printer {printer.name!r} ({kind.__module__}.{kind.__qualname__}) failed on the {trace.name}: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -39,5 +39,9 @@ class PluginError(TracemillError, RuntimeError):
     """Raised for a plugin that cannot be registered; names the plugin and its distribution."""
 
 
+class PluginWarning(UserWarning):
+    """Given for a plugin that does not load; names it and the exception. Everything else works."""
+
+
 class PrinterError(TracemillError, RuntimeError):
     """Raised when a printer fails or prints text that is not the program; names the printer."""

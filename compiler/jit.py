@@ -13,8 +13,10 @@ from tracemill.compiler import services
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import OptionError
 from tracemill.compiler.jitted_module import jitted_module
+from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
-from tracemill.compiler.pipeline import History, passes_for, run
+from tracemill.compiler.pipeline import History, run
+from tracemill.compiler.report import PassReport, Report
 from tracemill.compiler.specialise import CacheInfo, Options, Specialisations
 from tracemill.compiler.trace import Trace
 
@@ -37,7 +39,8 @@ def jit(
 
     printer: a name, a Printer, or a mapping from stage to either, with "*" for the rest.
     executors: names or objects in order of preference; torch runs what they leave.
-    passes: passes to run besides the registered ones. disable_passes: names of passes to leave out.
+    passes: passes to run besides the registered ones; one of the same class as a registered one takes its place, and so
+    gives it other options. disable_passes: names of passes to leave out.
     cache: "constant values", "symbolic values", "same input" (check nothing) or "no caching".
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
 
@@ -143,7 +146,7 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     form = CallForm(fn)
     context = PassContext(Call(form, form.bind(*args, **kwargs)))
     stages = ("interpretation", "proxy_renaming")
-    chosen = [item for item in passes_for() if item.stage in stages]
+    chosen = [registered for registered in passes_for() if registered.item.stage in stages]
     return run(chosen, context, History()).computation
 
 
@@ -174,18 +177,9 @@ def last_epilogue_traces(jf: Any) -> list[Trace]:
     return _state(jf).history.traces("epilogue")
 
 
-def last_report(jf: Any) -> list[dict[str, Any]]:
-    """What each pass of the latest call's specialisation did: stage, pass, seconds, symbols before and after."""
-    return [
-        {
-            "stage": step.stage,
-            "pass": step.name,
-            "seconds": step.seconds,
-            "symbols_before": step.symbols[0],
-            "symbols_after": step.symbols[1],
-        }
-        for step in _state(jf).history.steps
-    ]
+def last_report(jf: Any) -> Report:
+    """What each pass of the latest call's specialisation did and cost; prints as a table."""
+    return Report(map(PassReport.of, _state(jf).history.steps))
 
 
 def cache_info(jf: Any) -> CacheInfo:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.names import Names
 from tracemill.compiler.trace import Program, Trace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,16 +21,16 @@ class Call:
     values: Sequence[Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class PassContext:
-    """What a pass may ask besides its trace.
+    """What a pass may ask besides its trace; one object for all passes of a compilation.
 
     call: the call that is compiled.
     cache: the cache mode.
     executors: the executors in order of preference.
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
-    report: facts for `last_report`, by pass.
+    report: facts that the running pass adds to its entry in `last_report`, such as {"recomputed": 3}.
     """
 
     call: Call
@@ -45,7 +47,7 @@ class PassContext:
 
 @dataclass(frozen=True)
 class Pass:
-    """Takes a trace and gives a new one; the fields of a subclass are its options.
+    """Takes a trace and gives a new one; a subclass is a frozen dataclass, and its fields are its options.
 
     name: unique among all passes.
     stage: the slot of the pipeline it runs in.
@@ -60,7 +62,7 @@ class Pass:
     roles: ClassVar[tuple[str, ...]] = ("computation", "backward")
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
-        """The new trace."""
+        """The new trace; the one given stays as it is, and may be returned where there is nothing to do."""
         raise NotImplementedError
 
     def run(self, program: Program, context: PassContext) -> Program:
@@ -69,18 +71,23 @@ class Pass:
         for role, trace in program.traces().items():
             if role in self.roles:
                 context.role = role
-                made[role] = self.apply(trace, context)
+                made[role] = _made(Trace, self.apply(trace, context))
         return program.replace(**made)
 
 
 @dataclass(frozen=True)
 class ProgramPass:
-    """A pass that needs prologue, computation, backward and epilogue together."""
+    """A pass that needs prologue, computation, backward and epilogue together.
+
+    name, stage, before, after: as in `Pass`.
+    runs_program: whether `apply` runs the user's program, whose errors then reach the caller as they are.
+    """
 
     name: ClassVar[str] = ""
     stage: ClassVar[str] = ""
     before: ClassVar[tuple[str, ...]] = ()
     after: ClassVar[tuple[str, ...]] = ()
+    runs_program: ClassVar[bool] = False
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The new program."""
@@ -88,7 +95,13 @@ class ProgramPass:
 
     def run(self, program: Program, context: PassContext) -> Program:
         """The same as `apply`."""
-        return self.apply(program, context)
+        return _made(Program, self.apply(program, context))
+
+
+def _made(kind: type[T], made: Any) -> T:
+    if not isinstance(made, kind):
+        raise TypeError(f"apply returned {made!r}, not a {kind.__name__}")
+    return made
 
 
 AnyPass = Pass | ProgramPass

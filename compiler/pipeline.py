@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import networkx
+from tracemill.compiler import observers
+from tracemill.compiler.errors import PassError, TraceError, UnsupportedError
+from tracemill.compiler.ordering import RegisteredPass
+from tracemill.compiler.pass_base import PassContext, ProgramPass
+from tracemill.compiler.plugins import PLUGINS
+from tracemill.compiler.reporting import text_for_error
+from tracemill.compiler.trace import Program, Trace
+from tracemill.passes.verify import verify, verify_program
 
-from tracemill.compiler.errors import PassError, PluginError
-from tracemill.compiler.pass_base import AnyPass, PassContext
-from tracemill.compiler.plugins import PASSES, PLUGINS, Registered
-from tracemill.compiler.trace import STAGES, Program, Trace
-from tracemill.passes.verify import verify
+PrinterOf = Callable[[str], Any]
+"""From a stage to the printer of its traces."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One pass that ran: the program it made, and what it cost.
 
-    seconds: wall time. symbols: bound symbols of all traces, before and after.
+    seconds: wall time. symbols: bound symbols of all traces, before and after. facts: what the pass says of its work.
     """
 
     name: str
@@ -28,11 +33,12 @@ class Step:
     program: Program
     seconds: float
     symbols: tuple[int, int]
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class History:
-    """The steps of one specialisation, oldest first."""
+    """The steps of one specialisation, oldest first; after an error, those that were done."""
 
     steps: list[Step] = field(default_factory=list)
 
@@ -42,111 +48,120 @@ class History:
         return [trace for trace in found if trace is not None]
 
 
-def ordered(passes: Iterable[Registered[AnyPass]]) -> list[AnyPass]:
-    """Passes in the order they run: by stage, then `before` and `after`, then ours before others by distribution and name.
+def run(
+    passes: Sequence[RegisteredPass],
+    context: PassContext,
+    history: History,
+    printer_of: PrinterOf = lambda stage: None,
+) -> Program:
+    """Runs passes on an empty program; each step is added to `history` as soon as it is done.
 
-    Raises PluginError, naming the plugin, for an unknown stage, an unknown name in before or after, or a cycle.
+    Traces are verified after passes that are not tracemill's own, after all where TRACEMILL_VERIFY=1, after none where
+    it is 0.
+
+    Raises TraceError for an ill-formed trace, and PassError when a pass fails otherwise; both name the pass and its
+    plugin, and show the trace. What the user's program raises, and UnsupportedError, reach the caller as they are.
     """
-    known = {registered.item.name: registered for registered in passes}
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
-    graph.add_nodes_from(known)
-    for name, registered in known.items():
-        _add_order(graph, name, registered, known)
-    rank = {
-        name: (
-            STAGES.index(item.item.stage),
-            item.distribution != "tracemill",
-            item.distribution,
-            position,
-        )
-        for position, (name, item) in enumerate(known.items())
-    }
-    try:
-        return [
-            known[name].item
-            for name in networkx.lexicographical_topological_sort(graph, key=rank.__getitem__)
-        ]
-    except networkx.NetworkXUnfeasible:
-        cycle = " -> ".join(edge[0] for edge in networkx.find_cycle(graph))
-        owners = ", ".join(sorted({known[edge[0]].plugin for edge in networkx.find_cycle(graph)}))
-        raise PluginError(
-            f"passes that must precede each other: {cycle} (plugins: {owners})"
-        ) from None
-
-
-def _add_order(
-    graph: networkx.DiGraph[str],
-    name: str,
-    registered: Registered[AnyPass],
-    known: dict[str, Registered[AnyPass]],
-) -> None:
-    item = registered.item
-    if item.stage not in STAGES:
-        raise PluginError(
-            f"pass {name!r} of plugin {registered.plugin!r} has unknown stage {item.stage!r}; the stages are {', '.join(STAGES)}"
-        )
-    for other, edge in [
-        *((other, (name, other)) for other in item.before),
-        *((other, (other, name)) for other in item.after),
-    ]:
-        if other not in known:
-            raise PluginError(
-                f"pass {name!r} of plugin {registered.plugin!r} is ordered against {other!r}, which is no known pass; "
-                f"known are {', '.join(known)}"
-            )
-        graph.add_edge(*edge)
-    for other, entry in known.items():
-        if STAGES.index(entry.item.stage) < STAGES.index(item.stage):
-            graph.add_edge(other, name)
-
-
-def passes_for(extra: Sequence[AnyPass] = (), disabled: Sequence[str] = ()) -> list[AnyPass]:
-    """The registered passes and `extra` ones, without the disabled, in order."""
-    registered = dict(PASSES.registered())
-    for name in disabled:
-        PASSES.get(name)
-    for item in extra:
-        registered[item.name] = Registered(item, "passes=", "passes=")
-    return ordered(entry for name, entry in registered.items() if name not in disabled)
-
-
-def run(passes: Sequence[AnyPass], context: PassContext, history: History) -> Program:
-    """Runs passes on an empty program; each step is added to `history` as soon as it is done."""
     program = Program(Trace("prologue"), Trace("computation"))
-    checked = os.environ.get("TRACEMILL_VERIFY") == "1"
-    hook = PLUGINS.manager.hook
-    for item in passes:
-        hook.tracemill_before_pass(apass=item, program=program)
-        before = _size(program)
+    observers.follow_environment()
+    verified = os.environ.get("TRACEMILL_VERIFY")
+    for registered in passes:
+        item = registered.item
+        before = program
+        PLUGINS.notify("tracemill_before_pass", pass_=item, program=before, context=context)
+        context.report = {}
         begun = time.perf_counter()
-        program = _run_one(item, program, context)
+        program = _run_one(registered, before, context, printer_of)
         seconds = time.perf_counter() - begun
-        if checked:
-            for trace in program.traces().values():
-                verify(trace, item)
+        if verified == "1" or (verified != "0" and not registered.is_ours):
+            _verify_step(registered, before, program)
         history.steps.append(
-            Step(item.name, item.stage, program, seconds, (before, _size(program)))
+            Step(
+                item.name,
+                item.stage,
+                program,
+                seconds,
+                (_size(before), _size(program)),
+                context.report,
+            )
         )
-        hook.tracemill_after_pass(apass=item, program=program, seconds=seconds)
+        PLUGINS.notify(
+            "tracemill_after_pass",
+            pass_=item,
+            before=before,
+            program=program,
+            seconds=seconds,
+            context=context,
+        )
     return program
 
 
-def _run_one(item: AnyPass, program: Program, context: PassContext) -> Program:
-    if item.stage == "interpretation":
-        made = item.run(program, context)  # the user's own errors pass unchanged
-    else:
-        try:
-            made = item.run(program, context)
-        except Exception as error:
-            raise PassError(
-                f"pass {item.name!r} of stage {item.stage} failed: {type(error).__name__}: {error}"
-            ) from error
+def _run_one(
+    registered: RegisteredPass, program: Program, context: PassContext, printer_of: PrinterOf
+) -> Program:
+    item = registered.item
+    given = program.traces()
+    lines = {role: tuple(trace.bound_symbols) for role, trace in given.items()}
+    try:
+        made = item.run(program, context)
+        for role, trace in given.items():
+            if len(lines[role]) != len(trace.bound_symbols) or any(
+                map(_differ, lines[role], trace.bound_symbols)
+            ):
+                trace.bound_symbols[:] = lines[role]
+                raise TypeError(
+                    f"it edited the {role} that it was given; make another with trace.replace(...)"
+                )
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        if isinstance(item, ProgramPass) and item.runs_program:
+            raise  # the user's own
+        raise PassError(_failure(registered, program, context, error)) from error
+    return _stamped(item.stage, item.name, program, made, printer_of(item.stage))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other
+
+
+def _failure(
+    registered: RegisteredPass, program: Program, context: PassContext, error: Exception
+) -> str:
+    role = context.role if context.role in program.traces() else "computation"
+    trace = program.traces()[role]
+    return (
+        f"{_by(registered)} failed: {type(error).__name__}: {error}\n"
+        f"The {role} that it was given (earlier ones: tracemill.last_traces):\n{text_for_error(trace)}"
+    )
+
+
+def _by(registered: RegisteredPass) -> str:
+    item = registered.item
+    return f"pass {item.name!r} of stage {item.stage}, of {registered.owner},"
+
+
+def _stamped(stage: str, name: str, before: Program, made: Program, printer: Any) -> Program:
+    """The program with its new traces knowing where they come from; those that the pass left alone stay themselves."""
+    old = before.traces()
     return made.replace(
         **{
-            role: trace.replace(stage=item.stage, constructed_by=item.name)
+            role: trace.finished(stage=stage, constructed_by=name, printer=printer)
             for role, trace in made.traces().items()
+            if trace is not old.get(role)
         }
     )
+
+
+def _verify_step(registered: RegisteredPass, before: Program, program: Program) -> None:
+    old = before.traces()
+    try:
+        for role, trace in program.traces().items():
+            if trace is not old.get(role):
+                verify(trace, old.get(role))
+        verify_program(program)
+    except TraceError as error:
+        raise TraceError(f"{error}\nmade by {_by(registered).rstrip(',')}") from None
 
 
 def _size(program: Program) -> int:

@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.codegen import compile_trace
 from tracemill.compiler.trace import Program, Trace
-from tracemill.printers.base import Printer
 
 
 def runner_of(
-    program: Program, printer: Printer, rebuild: Callable[[Sequence[Any]], Any] | None
+    program: Program, rebuild: Callable[[Sequence[Any]], Any] | None
 ) -> Callable[..., Any]:
     """The function from the prologue's results to what the user's program returns.
 
     rebuild: from what the computation returns to what the program returns; None when they are the same.
     """
-    computation = compile_trace(program.computation, printer)
+    computation = program.computation.callable()
     if not _needs_no_grad(program.computation):
         computation = getattr(computation, "__wrapped__", computation)
     if rebuild is None:

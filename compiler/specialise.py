@@ -12,12 +12,12 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
 from tracemill.compiler.calling import CallForm
-from tracemill.compiler.codegen import compile_trace
 from tracemill.compiler.errors import OptionError
 from tracemill.compiler.guards import Mismatch
+from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
-from tracemill.compiler.pipeline import History, passes_for, run
-from tracemill.compiler.plugins import EXECUTORS, PASSES, PRINTERS
+from tracemill.compiler.pipeline import History, run
+from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.runner import runner_of
 from tracemill.compiler.signature import CallKey
@@ -59,8 +59,7 @@ class Options:
                 _one_of("stage", stage, (*STAGES, "*"))
         for stage in STAGES:
             self.printer_of(stage)
-        for name in self.disable_passes:
-            PASSES.get(name)
+        passes_for(self.passes, self.disable_passes)
         self.resolved_executors()
 
     def printer_of(self, stage: str) -> Printer:
@@ -79,10 +78,12 @@ class Options:
 
 
 def printer_for(asked: Any) -> Printer:
-    """A printer by name or object; None is the default one."""
-    if asked is None:
-        return PRINTERS.get("default")
-    return PRINTERS.get(asked) if isinstance(asked, str) else asked
+    """A printer by name or object; None is the default one. Raises OptionError for what is no printer."""
+    if isinstance(asked, Printer):
+        return asked
+    if asked is None or isinstance(asked, str):
+        return PRINTERS.get(asked or "default")
+    raise OptionError(f"{asked!r} is neither a printer's name nor a tracemill.Printer")
 
 
 def _one_of(what: str, value: str, known: Sequence[str]) -> None:
@@ -161,14 +162,16 @@ class Specialisations:
             Call(self.form, values), self.options.cache, self.options.resolved_executors()
         )
         program = run(
-            passes_for(self.options.passes, self.options.disable_passes), context, history
+            passes_for(self.options.passes, self.options.disable_passes),
+            context,
+            history,
+            self.options.printer_of,
         )
-        printer = self.options.printer_of(STAGES[-1])
-        prologue = compile_trace(program.prologue, printer)
+        prologue = program.prologue.callable()
         names = [parameter.name for parameter in self.form.parameters]
         if names != [proxy.name for proxy in program.prologue.args]:
             prologue = _renaming(prologue, self.form)
-        return Entry(program, prologue, runner_of(program, printer, context.rebuild), history)
+        return Entry(program, prologue, runner_of(program, context.rebuild), history)
 
     @property
     def cache_info(self) -> CacheInfo:

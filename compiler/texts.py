@@ -6,19 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from tracemill.compiler import services
-from tracemill.compiler.codegen import compile_trace
+from tracemill.compiler.codegen import code_of, compile_trace
 from tracemill.compiler.specialise import printer_for
 from tracemill.compiler.trace import Trace
+from tracemill.printers.base import Printer
 
 
 def text_of(trace: Trace, printer: Any = None) -> str:
-    """The trace's text by a printer's name or object."""
-    return printer_for(printer).code(trace).source
+    """The trace's text by a printer's name or object, by the trace's own where none is given."""
+    return code_of(trace, _printer(trace, printer)).source
 
 
 def callable_of(trace: Trace, printer: Any = None) -> Callable[..., Any]:
     """The function that the trace's text defines."""
-    return compile_trace(trace, printer_for(printer))
+    return compile_trace(trace, _printer(trace, printer))
+
+
+def _printer(trace: Trace, asked: Any) -> Printer:
+    return printer_for(trace.printer if asked is None else asked)
 
 
 services.text_of = text_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +30,7 @@ class Trace:
     no_grad: whether the function runs with autograd off.
     notes: comments on the whole trace.
     stage, constructed_by: the stage and the pass that made it.
+    printer: the name or object that `text()` and `str()` use; None for the default printer.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Trace:
         stage: str = "",
         constructed_by: str = "",
         notes: Sequence[str] = (),
+        printer: Any = None,
     ) -> None:
         self.name = name
         self.args = list(args)
@@ -54,7 +56,9 @@ class Trace:
         self.stage = stage
         self.constructed_by = constructed_by
         self.notes = tuple(notes)
-        self._scopes: list[list[BoundSymbol]] = [self.bound_symbols]
+        self.printer = printer
+        self._scopes: list[list[BoundSymbol]] = []
+        self._made_from: Trace | None = None
 
     def replace(self, **changes: Any) -> Trace:
         """A new trace with some attributes changed; its list of bound symbols is its own."""
@@ -70,6 +74,7 @@ class Trace:
                 "stage",
                 "constructed_by",
                 "notes",
+                "printer",
             )
         }
         unknown = changes.keys() - kept.keys()
@@ -77,7 +82,15 @@ class Trace:
             raise TypeError(
                 f"a trace has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}"
             )
-        return Trace(**(kept | changes))
+        made = Trace(**(kept | changes))
+        made._made_from = self
+        return made
+
+    def finished(self, **changes: Any) -> Trace:
+        """The trace as a pass leaves it: `replace`, without the memory of what it was made from."""
+        made = self.replace(**changes)
+        made._made_from = None
+        return made
 
     # Recording
 
@@ -87,12 +100,12 @@ class Trace:
 
     def pop_scope(self) -> list[BoundSymbol]:
         """Ends the latest scope and returns it."""
-        if len(self._scopes) == 1:
+        if not self._scopes:
             raise RuntimeError("no scope to pop: every pop_scope needs a push_scope before it")
         return self._scopes.pop()
 
     @contextmanager
-    def scope(self) -> Iterator[list[BoundSymbol]]:
+    def scope(self) -> Generator[list[BoundSymbol]]:
         """Collects what is recorded in the block into a list of its own, to be put anywhere."""
         collected: list[BoundSymbol] = []
         self.push_scope(collected)
@@ -103,7 +116,7 @@ class Trace:
 
     def record(self, bsym: BoundSymbol) -> BoundSymbol:
         """Appends a bound symbol to the current scope."""
-        self._scopes[-1].append(bsym)
+        (self._scopes[-1] if self._scopes else self.bound_symbols).append(bsym)
         return bsym
 
     # Questions
@@ -112,6 +125,16 @@ class Trace:
     def names(self) -> set[str]:
         """The names of the trace's values: exactly those that its text defines."""
         return {proxy.name for proxy in self.values()}
+
+    @property
+    def taken_names(self) -> set[str]:
+        """The names that a new value must not have: the trace's, and those of what `replace` made it from."""
+        names: set[str] = set()
+        trace: Trace | None = self
+        while trace is not None:
+            names |= trace.names
+            trace = trace._made_from
+        return names
 
     def values(self) -> Iterator[Proxy]:
         """Every value that the trace defines: its arguments, then outputs of its bound symbols, each once."""
@@ -134,7 +157,10 @@ class Trace:
     # Text
 
     def text(self, printer: Any = None) -> str:
-        """The trace as Python, by a printer's name or object; None is the default printer."""
+        """The trace as Python, by a printer's name or object; None is the trace's own printer.
+
+        Raises OptionError for an unknown printer, PrinterError, naming it, for one that fails.
+        """
         return services.text_of(self, printer)
 
     def callable(self, printer: Any = None) -> Callable[..., Any]:
@@ -171,7 +197,7 @@ class Program:
 
     def replace(self, **changes: Trace | None) -> Program:
         """The program with some of its traces changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
     def traces(self) -> dict[str, Trace]:
         """The traces that are there, by role."""

@@ -108,12 +108,6 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         print("  ".join([row[0].ljust(len(first)), *others]))
 
 
-def readable(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value * 1e3:.2f} ms"
-    return "" if value is None else str(value)
-
-
 # Times.
 
 
@@ -176,8 +170,8 @@ def main() -> None:
 
     heading("What each pass did")
     report = tm.last_report(compiled)
-    columns = list(report[0])
-    show_table(columns, ([readable(row[column]) for column in columns] for row in report))
+    columns, *rows = report.table
+    show_table(columns, rows)
 
     heading("Times, one thread")
     show_table(

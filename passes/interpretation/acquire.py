@@ -37,6 +37,7 @@ class Acquire(ProgramPass):
 
     name: ClassVar[str] = "acquire"
     stage: ClassVar[str] = "interpretation"
+    runs_program: ClassVar[bool] = True
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program of the call in `context`; the one given is empty."""

@@ -9,6 +9,7 @@ from tracemill.compiler.errors import (
     OptionError,
     PassError,
     PluginError,
+    PluginWarning,
     PrinterError,
     TraceError,
     TracemillError,
@@ -25,7 +26,7 @@ from tracemill.compiler.jit import (
     trace,
 )
 from tracemill.compiler.pass_base import Pass, PassContext, ProgramPass
-from tracemill.compiler.plugins import PLUGINS, hookimpl
+from tracemill.compiler.plugins import PLUGINS, hookimpl, register_plugin, unregister_plugin
 from tracemill.compiler.proxy import (
     AnyProxy,
     BoolProxy,
@@ -37,6 +38,7 @@ from tracemill.compiler.proxy import (
     TensorProxy,
 )
 from tracemill.compiler.recording import tracectx
+from tracemill.compiler.report import PassReport, Report
 from tracemill.compiler.specialise import CacheInfo
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.trace import Program, Trace
@@ -62,12 +64,15 @@ __all__ = [
     "Pass",
     "PassContext",
     "PassError",
+    "PassReport",
     "PluginError",
+    "PluginWarning",
     "Printer",
     "PrinterError",
     "Program",
     "ProgramPass",
     "Proxy",
+    "Report",
     "Symbol",
     "TensorProxy",
     "Trace",
@@ -85,8 +90,10 @@ __all__ = [
     "last_traces",
     "passes",
     "printers",
+    "register_plugin",
     "symbol",
     "texts",
     "trace",
     "tracectx",
+    "unregister_plugin",
 ]
