@@ -54,9 +54,12 @@ def _paths() -> dict[Any, str]:
     for namespace in _NAMESPACES:
         for value, path in _entries(namespace):
             try:
-                paths.setdefault(value, path)
+                known = paths.setdefault(value, path)
             except TypeError:  # unhashable: torch.classes and the like
                 continue
+            own = getattr(value, "__name__", "")
+            if path.endswith(f".{own}") and known.rpartition(".")[0] == namespace:
+                paths[value] = path  # torch.mm, not its other name torch.dsmm
     return paths
 
 

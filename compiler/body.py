@@ -1,0 +1,262 @@
+"""Bodies: the ATen operations that the oracle logged, cleaned for people and for saving.
+
+What autograd only wraps is dropped (`detach`, `alias`), an operation that writes to a value of the body itself becomes
+its functional form, and each operation is given the torch function that prints for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tracemill.compiler.errors import TracemillError
+from tracemill.compiler.oracle import (
+    Answer,
+    BodyLog,
+    BodyOperation,
+    NewTensor,
+    Ref,
+    SameTensor,
+    map_refs,
+    written_arguments,
+)
+from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.readable import readable
+
+_WRAPPERS = (
+    torch.ops.aten.detach.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten.lift_fresh.default,
+)
+_FUNCTIONAL = {torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p}
+"""Functional forms that are not the overload of the same name."""
+
+_READERS = (
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.equal.default,
+    torch.ops.aten.is_nonzero.default,
+)
+
+
+class NotCapturedError(TracemillError):
+    """Raised for a call whose derivative fakes cannot tell; it is then left to autograd at each call."""
+
+
+class Step(NamedTuple):
+    """One operation of a body: `output = fn(*args, **kwargs)` on refs.
+
+    operation: the ATen operation that `fn` does. answer: what the oracle would say of it. inputs: its tensors.
+    """
+
+    fn: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    operation: Any
+    answer: Answer
+    inputs: tuple[Ref, ...]
+
+    @property
+    def outputs(self) -> tuple[Ref, ...]:
+        """The refs of its outputs."""
+        return refs_in(self.output)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether all that it makes are views of its argument."""
+        return not self.answer.mutated and all(
+            isinstance(spec, NewTensor) and spec.storage[0] == "argument"
+            for spec in _flat(self.answer.output)
+        )
+
+
+class Body:
+    """The values and operations of a log.
+
+    given: the values that come from outside, by index. size: how many values there are so far.
+    """
+
+    def __init__(self, log: BodyLog, arity: int) -> None:
+        self.given = set(range(arity))
+        self.producers: dict[int, Step] = {}
+        self._log = log
+        self._taken = 0
+        self._renamed: dict[int, Ref] = {}
+        self._metas: dict[int, TensorMeta] = {}
+
+    @property
+    def size(self) -> int:
+        """How many values the log has seen."""
+        return self._log.size
+
+    def resolve(self, ref: Ref) -> Ref:
+        """The value that stands for `ref` after cleaning."""
+        while ref.index in self._renamed:
+            ref = self._renamed[ref.index]
+        return ref
+
+    def meta(self, ref: Ref) -> TensorMeta:
+        """A value's metadata."""
+        meta = self._metas.get(ref.index)
+        if meta is None:
+            meta = self._metas[ref.index] = TensorMeta.of(self._log.tensor(ref))
+        return meta
+
+    def storage(self, ref: Ref) -> Any:
+        """What a value's storage is known by: equal for values that share memory."""
+        return _storage_key(self._log.tensor(ref))
+
+    def offset(self, ref: Ref) -> int:
+        """Where a value begins in its storage."""
+        tensor = self._log.tensor(ref)
+        return tensor.storage_offset() if tensor.layout == torch.strided else 0
+
+    def take(self, keep: Iterable[Ref] = ()) -> tuple[Step, ...]:
+        """The operations logged since the last time, cleaned; `keep` are values that must stay values of their own."""
+        kept = {ref.index for ref in keep}
+        operations = self._log.operations[self._taken :]
+        self._taken = len(self._log.operations)
+        steps = [self._clean(operation, kept) for operation in operations]
+        return tuple(step for step in steps if step is not None)
+
+    def regeneration(self, ref: Ref, known: set[int]) -> list[Step] | None:
+        """The views that make `ref` from values that are `known`, or None when more than views are needed."""
+        if ref.index in known:
+            return []
+        step = self.producers.get(ref.index)
+        if step is None or not step.is_view:
+            return None
+        found: list[Step] = []
+        for source in step.inputs:
+            steps = self.regeneration(source, known)
+            if steps is None:
+                return None
+            found.extend(item for item in steps if item not in found)
+        return [*found, step]
+
+    def _clean(self, operation: BodyOperation, kept: set[int]) -> Step | None:
+        fn, args, kwargs, output = operation
+        if fn in _READERS:
+            raise NotCapturedError(f"{fn} reads a tensor's data")
+        if fn in _WRAPPERS and output.index not in kept:
+            self._renamed[output.index] = self.resolve(args[0])
+            return None
+        args, kwargs = map_refs(self._resolved, args), map_refs(self._resolved, kwargs)
+        operation = BodyOperation(fn, args, kwargs, output)
+        if fn._schema.is_mutable:
+            operation = self._functional(operation) or BodyOperation(
+                fn, args, kwargs, map_refs(self._resolved, output)
+            )
+        return self._step(operation)
+
+    def _resolved(self, leaf: Any) -> Any:
+        if type(leaf) is not Ref:
+            return leaf
+        ref = self.resolve(leaf)
+        if ref.index not in self.given and ref.index not in self.producers:
+            raise NotCapturedError("an operation reads a tensor that PyTorch made out of sight")
+        return ref
+
+    def _functional(self, operation: BodyOperation) -> BodyOperation | None:
+        """An operation that writes to a value of the body, as one that makes a new value; None where that differs."""
+        name = operation.fn._schema.name
+        target = operation.args[0] if operation.args else None
+        if not name.endswith("_") or type(target) is not Ref or target.index in self.given:
+            return None
+        packet = getattr(getattr(torch.ops, operation.fn.namespace), name.split("::")[1][:-1], None)
+        functional = getattr(packet, operation.fn._overloadname, None)
+        functional = _FUNCTIONAL.get(operation.fn, functional)
+        if functional is None or functional._schema.is_mutable or self._is_shared(target):
+            return None
+        args, kwargs = map_refs(self._fake, (operation.args, operation.kwargs))
+        try:
+            made = functional(*args, **kwargs)
+        except Exception:  # the functional form takes other arguments
+            return None
+        if not isinstance(made, torch.Tensor) or not _alike(made, self._log.tensor(target)):
+            return None
+        ref = self._log.add(made)
+        self._renamed[target.index] = ref
+        return BodyOperation(functional, operation.args, operation.kwargs, ref)
+
+    def _is_shared(self, target: Ref) -> bool:
+        """Whether another value of the body shares the target's memory."""
+        key = self.storage(target)
+        return any(
+            index != target.index and self.storage(Ref(index)) == key
+            for index in (*self.given, *self.producers)
+            if self.resolve(Ref(index)) != target
+        )
+
+    def _fake(self, leaf: Any) -> Any:
+        return self._log.tensor(leaf) if type(leaf) is Ref else leaf
+
+    def _step(self, operation: BodyOperation) -> Step:
+        fn, args, kwargs, output = operation
+        fakes = map_refs(self._fake, (args, kwargs))
+        shown = readable(fn, *fakes)
+        inputs = tuple(dict.fromkeys(refs_in((args, kwargs))))
+        step = Step(shown, args, kwargs, output, fn, self._answer(operation, inputs, shown), inputs)
+        for ref in step.outputs:
+            self.producers[ref.index] = step
+        return step
+
+    def _answer(self, operation: BodyOperation, inputs: Sequence[Ref], shown: Any) -> Answer:
+        fn, args, kwargs, output = operation
+        positions = {ref: position for position, ref in enumerate(inputs)}
+        storages: dict[Any, tuple[str, int]] = {}
+        for ref, position in positions.items():
+            storages.setdefault(self.storage(ref), ("argument", position))
+
+        def spec(leaf: Any) -> Any:
+            if type(leaf) is not Ref:
+                return leaf
+            if leaf in positions:
+                return SameTensor(positions[leaf])
+            index = len(inputs) + made.setdefault(leaf, len(made))
+            storage = storages.setdefault(self.storage(leaf), ("new", len(storages)))
+            offset = self.offset(leaf)
+            if storage[0] == "argument":
+                offset -= self.offset(inputs[storage[1]])
+            return NewTensor(self.meta(leaf), index, storage, offset)
+
+        made: dict[Ref, int] = {}
+        specs = map_refs(spec, output)
+
+        def local(leaf: Any) -> Any:
+            if type(leaf) is not Ref:
+                return leaf
+            return Ref(positions[leaf] if leaf in positions else len(inputs) + made[leaf])
+
+        body = () if shown is fn else (BodyOperation(*map_refs(local, tuple(operation))),)
+        fakes = map_refs(self._fake, (args, kwargs))
+        written = {_storage_key(tensor) for tensor in written_arguments(fn, *fakes)}
+        mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
+        random = torch.Tag.nondeterministic_seeded in fn.tags
+        return Answer(specs, len(inputs), mutated, None, random, body)
+
+
+def refs_in(value: Any) -> tuple[Ref, ...]:
+    """Every ref in a structure, in order."""
+    return tuple(leaf for leaf in _flat(value) if type(leaf) is Ref)
+
+
+def _flat(value: Any) -> list[Any]:
+    found: list[Any] = []
+    map_refs(found.append, value)
+    return found
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and one.stride() == other.stride()
+        and one.device == other.device
+    )
+
+
+def _storage_key(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)

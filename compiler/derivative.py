@@ -1,0 +1,270 @@
+"""The oracle's derivatives: what does a call do when autograd watches, and what does its backward do?
+
+Two steps. The forward runs once per signature on fake tensors, and the fakes are kept with the graph that autograd
+made of them. The backward is captured when it is wanted, once per set of cotangents that a call really has: which
+outputs have one, and with which metadata.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.body import Body, NotCapturedError, Step
+from tracemill.compiler.oracle import (
+    STORAGE_READERS,
+    BodyLog,
+    Ref,
+    stand_in_for,
+)
+from tracemill.compiler.proxy import TensorMeta, TensorProxy
+from tracemill.compiler.signature import CallKey
+from tracemill.compiler.symbol import symbol
+from tracemill.compiler.values import leaves, map_leaves
+
+REMEMBERED_DERIVATIVES = 4096
+"""How many are kept; the least recently made are forgotten first."""
+
+Cotangents = tuple[tuple[int, TensorMeta], ...]
+"""Which outputs have a cotangent, by position among the output's leaves, and each one's metadata."""
+
+
+class Backward(NamedTuple):
+    """What the backward of a call does for some cotangents.
+
+    steps: its operations on refs. cotangents: the refs of the cotangents, in the order of the question.
+    gradients: for each tensor argument that wants one, by position, its ref or None.
+    needs: the values of the call's forward, neither arguments nor outputs, that it reads.
+    """
+
+    steps: tuple[Step, ...]
+    cotangents: tuple[Ref, ...]
+    gradients: Mapping[int, Ref | None]
+    needs: tuple[Ref, ...]
+
+
+class Derivative:
+    """One call under autograd, on fakes.
+
+    body: its values. steps: the operations of its forward. outputs: the output's leaves as refs, None for what is no
+    tensor. differentiable: the outputs that a cotangent can come to. wanted: the tensor arguments that get a gradient.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: Sequence[TensorProxy],
+    ) -> None:
+        self._fn, self._args, self._kwargs = fn, tuple(args), dict(kwargs)
+        self._tensors = list(tensors)
+        self._log = BodyLog()
+        self._backwards: dict[Cotangents, Backward] = {}
+        models = [stand_in_for(tensor, _FAKES) for tensor in tensors]
+        for model in models:
+            self._log.add(model)
+        with _watching(self._log), torch.enable_grad():
+            output = self._call(models)
+        self._models = models
+        self._outputs = list(leaves(output))
+        self.wanted = tuple(i for i, model in enumerate(models) if model.requires_grad)
+        self.body = Body(self._log, len(models))
+        self.outputs = tuple(
+            self._log.add(leaf) if isinstance(leaf, torch.Tensor) else None
+            for leaf in self._outputs
+        )
+        given = {id(model) for model in models}
+        self.differentiable = tuple(
+            position
+            for position, leaf in enumerate(self._outputs)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and id(leaf) not in given
+        )
+        kept = [ref for ref in self.outputs if ref is not None]
+        with _watching(None), torch.no_grad():
+            self.steps = self.body.take(keep=kept)
+        self.outputs = tuple(
+            None if ref is None else self.body.resolve(ref) for ref in self.outputs
+        )
+        self.forward_size = self.body.size
+        self._same_without_grad: bool | None = None
+
+    def _call(self, models: Sequence[torch.Tensor]) -> Any:
+        by_proxy = dict(zip(self._tensors, models, strict=True))
+
+        def leaf(value: Any) -> Any:
+            return by_proxy.get(value, value) if isinstance(value, TensorProxy) else value
+
+        args, kwargs = map_leaves(leaf, (self._args, self._kwargs))
+        return self._fn(*args, **kwargs)
+
+    def backward(self, cotangents: Cotangents) -> Backward:
+        """The backward for these cotangents; raises NotCapturedError."""
+        with _LOCK:
+            known = self._backwards.get(cotangents)
+            if known is None:
+                known = self._backwards[cotangents] = self._captured(cotangents)
+            return known
+
+    def _captured(self, cotangents: Cotangents) -> Backward:
+        proxies = [TensorProxy("cotangent", meta=meta) for _, meta in cotangents]
+        fakes = [stand_in_for(proxy, _FAKES) for proxy in proxies]
+        refs = tuple(map(self._log.add, fakes))
+        with _telling_failures(self._fn), _watching(self._log):
+            found = torch.autograd.grad(
+                [self._outputs[position] for position, _ in cotangents],
+                [self._models[position] for position in self.wanted],
+                fakes,
+                retain_graph=True,
+                allow_unused=True,
+            )
+        raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
+        self.body.given.update(ref.index for ref in refs)
+        with _watching(None), torch.no_grad():
+            steps = self.body.take()
+        gradients = {
+            position: None if ref is None else self.body.resolve(ref)
+            for position, ref in zip(self.wanted, raw, strict=True)
+        }
+        return Backward(steps, refs, gradients, self._needs(steps, gradients))
+
+    def _needs(self, steps: Sequence[Step], gradients: Mapping[int, Ref | None]) -> tuple[Ref, ...]:
+        read = [ref for step in steps for ref in step.inputs]
+        read += [ref for ref in gradients.values() if ref is not None]
+        had = {ref.index for ref in self.outputs if ref is not None}
+        had.update(range(len(self._models)))
+        return tuple(
+            dict.fromkeys(
+                ref for ref in read if ref.index < self.forward_size and ref.index not in had
+            )
+        )
+
+    def same_without_grad(self, kept: frozenset[int]) -> bool:
+        """Whether the call does the same operations when autograd is off.
+
+        kept: the positions of tensors that require grad all the same, being inputs of the program.
+        """
+        if len(self.steps) <= 1:
+            return True
+        if self._same_without_grad is None:
+            with _LOCK, _telling_failures(self._fn):
+                self._same_without_grad = self._does_the_same(kept)
+        return self._same_without_grad
+
+    def _does_the_same(self, kept: frozenset[int]) -> bool:
+        log = BodyLog()
+        models: list[torch.Tensor] = []
+        for position, tensor in enumerate(self._tensors):
+            meta = tensor.meta
+            if position not in kept:
+                meta = meta.replace(requires_grad=False, is_leaf=True)
+            plain = TensorProxy(
+                "x", meta=meta, storage=tensor.storage, storage_offset=tensor.storage_offset
+            )
+            models.append(stand_in_for(plain, _FAKES))
+            log.add(models[-1])
+        with _watching(log), torch.no_grad():
+            self._call(models)
+        with _watching(None), torch.no_grad():
+            steps = Body(log, len(models)).take()
+        ours = [step.operation for step in self.steps]
+        return [step.operation for step in steps] == ours
+
+
+class Derivatives:
+    """Finds derivatives, and remembers them; one serves all threads, one capture at a time."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Any, Derivative | NotCapturedError] = OrderedDict()
+        self.asked = 0
+
+    def ask(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Derivative:
+        """The derivative of a call on proxies and constants.
+
+        Raises NotCapturedError for what fakes cannot tell, and for user code, which keeps its own backward.
+        """
+        key = CallKey()
+        parts = (fn, key.of(args), key.of(kwargs) if kwargs else None, torch.get_default_dtype())
+        if fn in STORAGE_READERS:
+            parts = (*parts, tuple(tensor.storage_offset for tensor in key.tensors))
+        if key.local or not is_pytorch(fn):
+            raise NotCapturedError(f"{symbol(fn).name} is not PyTorch's own")
+        with _LOCK:
+            known = self._known.get(parts)
+            if known is None:
+                known = self._known[parts] = self._work_out(fn, args, kwargs, key.tensors)
+                if len(self._known) > REMEMBERED_DERIVATIVES:
+                    self._known.popitem(last=False)
+        if isinstance(known, NotCapturedError):
+            raise NotCapturedError(str(known))
+        return known
+
+    def _work_out(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: Sequence[TensorProxy],
+    ) -> Derivative | NotCapturedError:
+        self.asked += 1
+        try:
+            with _telling_failures(fn):
+                return Derivative(fn, args, kwargs, tensors)
+        except NotCapturedError as error:
+            return error
+
+    def clear(self) -> None:
+        """Forgets every derivative."""
+        with _LOCK:
+            self._known.clear()
+
+
+def is_pytorch(fn: Callable[..., Any]) -> bool:
+    """Whether a callable is PyTorch's own, so that what is known of it stays true."""
+    path = symbol(fn).path or ""
+    if path.startswith("torch.ops."):
+        return path.split(".")[2] in ("aten", "prims")
+    return path != ""
+
+
+@contextmanager
+def _telling_failures(fn: Callable[..., Any]) -> Iterator[None]:
+    """Turns whatever goes wrong on fakes into NotCapturedError."""
+    try:
+        yield
+    except NotCapturedError:
+        raise
+    except Exception as error:
+        raise NotCapturedError(
+            f"{symbol(fn).name}: {type(error).__name__}: {error}"
+        ) from error.with_traceback(None)
+
+
+@contextmanager
+def _watching(log: BodyLog | None) -> Iterator[None]:
+    """Fakes compute in the block, no mode or hook of the user's sees it, and `log` notes the operations."""
+    with ExitStack() as stack:
+        stack.enter_context(internals.DisableTorchFunction())
+        stack.enter_context(internals.no_user_modes())
+        before = internals.set_saved_tensor_hooks_ignored(True)
+        stack.callback(internals.set_saved_tensor_hooks_ignored, before)
+        stack.enter_context(_FAKES)
+        if log is not None:
+            stack.enter_context(log)
+        yield
+
+
+_LOCK = threading.RLock()
+_FAKES = internals.FakeTensorMode(allow_non_fake_inputs=True)
+"""The fakes of all derivatives: they outlive a call, so they cannot be a thread's own; the lock guards them."""
+
+DERIVATIVES = Derivatives()
+"""The process's derivatives."""
