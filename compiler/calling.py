@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.trace import Trace
+
 P = inspect.Parameter
 
 
@@ -43,7 +45,9 @@ class CallForm:
         if parameter.kind is not P.VAR_POSITIONAL:
             return []
         try:
-            called = self.target.forward if isinstance(self.target, torch.nn.Module) else self.target
+            called = (
+                self.target.forward if isinstance(self.target, torch.nn.Module) else self.target
+            )
             wrapped = inspect.signature(called).parameters.values()
         except (TypeError, ValueError):
             return []
@@ -73,6 +77,8 @@ class CallForm:
 
 def _function_of(target: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
     """The Python function that receives the call's arguments, and the `self` before them."""
+    if isinstance(target, Trace):
+        return target.callable("minimal"), ()  # of all texts the one that is not decorated
     if isinstance(target, torch.nn.Module):
         forward = target.forward
         if isinstance(forward, MethodType) and isinstance(forward.__func__, FunctionType):

@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracemill.compiler.errors import PrinterError
+from tracemill.compiler.errors import PrinterError, UnsupportedError
+from tracemill.compiler.symbol import Symbol
 from tracemill.compiler.trace import Trace
 from tracemill.printers.base import Code, Printer
 
@@ -38,7 +39,16 @@ def compile_code(code: Code, name: str, printer: Printer) -> Callable[..., Any]:
 
 
 def compile_trace(trace: Trace, printer: Printer) -> Callable[..., Any]:
-    """The function that a trace's text by `printer` defines."""
+    """The function that a trace's text by `printer` defines.
+
+    Raises UnsupportedError for an operation that has no implementation and was claimed by no executor.
+    """
+    for bsym in trace.bound_symbols:
+        if bsym.sym.impl is None and type(bsym.sym).lines is Symbol.lines:
+            raise UnsupportedError(
+                f"{bsym.sym.name} has no implementation, and none of the executors runs it; "
+                "give its Symbol an impl, or ask for an executor that has one"
+            )
     return compile_code(code_of(trace, printer), trace.name, printer)
 
 

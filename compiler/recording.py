@@ -1,22 +1,45 @@
-"""Recording by hand: inside `tracectx(trace)`, operations on proxies become bound symbols of the trace."""
+"""Recording by hand: inside `tracectx(trace)`, operations on proxies become bound symbols of the trace.
+
+Recorded are operators, methods and torch functions on proxies, functions that create tensors (`torch.zeros`), and
+symbols. What only asks for metadata (`x.shape`, `x.dim()`) is answered, and leaves no line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tracemill.compiler import context
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tracemill.compiler import context, services
 from tracemill.compiler.errors import DataDependentError
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, NewTensor
+from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
 from tracemill.compiler.proxy import Storage, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    device_constructors,
 )
 from tracemill.compiler.trace import Trace
+
+
+def answer_of(bsym: BoundSymbol) -> Answer | None:
+    """What PyTorch says about a call that was written by hand; None when it refuses the call or needs its data."""
+    impl = bsym.sym.impl
+    if impl is None:
+        return None
+    try:
+        with torch.set_grad_enabled(bsym.grad_enabled):
+            return ORACLE.ask(impl, bsym.args, bsym.kwargs)[0]
+    except Exception:  # `verify` says what is wrong with the call
+        return None
+
+
+services.answer_of = answer_of
 
 
 class TraceRecorder:
@@ -24,11 +47,18 @@ class TraceRecorder:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._names = Names(trace.names)
+        self._names = Names(trace.taken_names)
+        self._seen = len(trace.bound_symbols)
+        self._answers: dict[Any, Answer] = {}
 
     def name(self, wanted: str | None, prefix: str) -> str:
         """`wanted`, with a suffix when it is taken; the next of the series `prefix` when nothing is wanted."""
         self._names.reserve(proxy.name for proxy in self._trace.args)
+        added = self._trace.bound_symbols[
+            self._seen :
+        ]  # lines from elsewhere bring their names with them
+        self._names.reserve(proxy.name for bsym in added for proxy in bsym.outputs)
+        self._seen += len(added)
         return self._names.fresh(prefix) if wanted is None else self._names.claim(wanted)
 
     def call(
@@ -39,14 +69,14 @@ class TraceRecorder:
         if operation.meta is not None:
             with self._unrecorded():
                 output = operation.meta(*args, **kwargs)
-            self._trace.record(BoundSymbol(operation, args, dict(kwargs), output))
+            self._record(operation, args, kwargs, output)
             return output
         if operation.impl is None:
             raise TypeError(
                 f"{operation.name} has neither meta nor impl: what it returns is not known"
             )
         try:
-            answer, tensors = ORACLE.ask(operation.impl, tuple(args), kwargs)
+            answer, tensors = ORACLE.ask(operation.impl, tuple(args), kwargs, self._answers)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependentError(
                 f"{operation.name} needs the data of its arguments, which proxies do not have"
@@ -58,19 +88,55 @@ class TraceRecorder:
             return TensorProxy(meta=spec.meta, storage=storage, storage_offset=offset)
 
         output = answer.instantiate(tensors, make)
-        self._trace.record(BoundSymbol(operation, args, dict(kwargs), output, answer=answer))
+        self._record(operation, args, kwargs, output, answer)
         return output
 
+    def _record(
+        self,
+        operation: Symbol,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        answer: Answer | None = None,
+    ) -> None:
+        grad = torch.is_grad_enabled()
+        self._trace.record(
+            BoundSymbol(operation, args, dict(kwargs), output, grad_enabled=grad, answer=answer)
+        )
+
     @contextmanager
-    def _unrecorded(self) -> Iterator[None]:
+    def _unrecorded(self) -> Generator[None]:
         """What a symbol's meta computes on proxies is no part of the trace."""
         with self._trace.scope():
             yield
 
 
+class _Constructors(TorchFunctionMode):
+    """Records functions that create tensors, which have no proxy among their arguments."""
+
+    def __init__(self, recorder: TraceRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in device_constructors():
+            return self._recorder.call(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
-def tracectx(trace: Trace) -> Iterator[Trace]:
-    """Records what is called on proxies in the block into `trace`.
+def tracectx(trace: Trace) -> Generator[Trace]:
+    """Records what is called on proxies in the block into `trace`; new values get names that are free in it.
+
+    A trace made by `old.replace(bound_symbols=[])` keeps the old one's names free too, for lines that are taken over.
+
+    Raises, at the call that is at fault, what PyTorch raises for it; DataDependentError for a call that needs data.
 
     >>> import torch
     >>> trace = Trace("computation", [TensorProxy("x", shape=(3,))])
@@ -79,8 +145,10 @@ def tracectx(trace: Trace) -> Iterator[Trace]:
     >>> [bsym.sym.name for bsym in trace.bound_symbols]
     ['torch.sin']
     """
-    token = context.recorder.set(TraceRecorder(trace))
+    recorder = TraceRecorder(trace)
+    token = context.recorder.set(recorder)
     try:
-        yield trace
+        with _Constructors(recorder):
+            yield trace
     finally:
         context.recorder.reset(token)

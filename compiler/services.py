@@ -23,6 +23,9 @@ html_of: Callable[..., str] = _missing
 callable_of: Callable[..., Callable[..., Any]] = _missing
 """`callable_of(trace, printer)`: the Python function that the trace's text defines."""
 
+answer_of: Callable[..., Any] = _missing
+"""`answer_of(bsym)`: what PyTorch says about a call that was written by hand; None when it cannot say."""
+
 jit_again: Callable[..., Any] = _missing
 """`jit_again(module, options)`: a copy of a jitted module's original, jitted with the same options."""
 

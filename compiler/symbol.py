@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracemill.compiler import context, torch_names
+from tracemill.compiler import context, services, torch_names
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.values import leaves, proxies, substitute
 
@@ -132,12 +132,11 @@ class BoundSymbol:
     subsymbols: the ATen operations that it does.
     source, module_path: the user's line, and the path of the module whose forward was running.
     grad_enabled: whether autograd was recording when the program got here.
-    answer: what PyTorch said about this call, None for operations that PyTorch does not know.
     """
 
     __slots__ = (
+        "_answer",
         "_subsymbols",
-        "answer",
         "args",
         "grad_enabled",
         "kwargs",
@@ -167,8 +166,23 @@ class BoundSymbol:
         self.source = source
         self.module_path = module_path
         self.grad_enabled = grad_enabled
-        self.answer = answer
+        self._answer = answer
         self._subsymbols = None if subsymbols is None else tuple(subsymbols)
+
+    @property
+    def answer(self) -> Answer | None:
+        """What PyTorch says about this call, None for operations that it does not know.
+
+        For a line that was written by hand PyTorch is asked here.
+        """
+        if self._answer is None and self.sym.path is not None:
+            self._answer = services.answer_of(self)
+        return self._answer
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether PyTorch has been asked about this call."""
+        return self._answer is not None
 
     @property
     def subsymbols(self) -> tuple[BoundSymbol, ...]:
@@ -210,15 +224,22 @@ class BoundSymbol:
         return self.answer is not None and self.answer.random
 
     def from_bsym(self, **changes: Any) -> BoundSymbol:
-        """A derivative of this bound symbol: any of its attributes, changed."""
-        kept = {name: getattr(self, name) for name in self.__slots__ if name != "_subsymbols"}
-        if not changes.keys() & {"sym", "args", "kwargs", "output", "answer"}:
-            kept["subsymbols"] = self._subsymbols
-        unknown = changes.keys() - kept.keys() - {"subsymbols"}
+        """A derivative of this bound symbol: any of its attributes, changed.
+
+        A line with another torch operation or other arguments is another call: PyTorch is asked about it anew.
+        """
+        kept = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        kept |= {"subsymbols": self._subsymbols, "answer": self._answer}
+        unknown = changes.keys() - kept.keys()
         if unknown:
             raise TypeError(
                 f"a bound symbol has no {', '.join(sorted(unknown))}; it has {', '.join(kept)}"
             )
+        if changes.keys() & {"sym", "args", "kwargs", "output", "answer"}:
+            kept["subsymbols"] = None
+        made = changes.get("sym", self.sym)
+        if changes.keys() & {"sym", "args", "kwargs"} and made.path is not None:
+            kept["answer"] = None
         return BoundSymbol(**(kept | changes))
 
     def substitute(self, mapping: dict[Proxy, Any]) -> BoundSymbol:
@@ -235,7 +256,7 @@ class BoundSymbol:
             source=self.source,
             module_path=self.module_path,
             grad_enabled=self.grad_enabled,
-            answer=self.answer,
+            answer=self._answer,
         )
 
     def __repr__(self) -> str:

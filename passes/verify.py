@@ -106,7 +106,7 @@ def _use_faults(used: Any, defined: dict[str, Proxy]) -> Iterator[str]:
 
 
 def _metadata_faults(bsym: BoundSymbol) -> Iterator[str]:
-    answer, strict = bsym.answer, True
+    answer, strict = (bsym.answer if bsym.is_recorded else None), True
     if answer is None or _is_stale(bsym, answer):
         if bsym.sym.path is None or bsym.sym.impl is None:
             return  # no operation of PyTorch, or an executor's own

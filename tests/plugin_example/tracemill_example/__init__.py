@@ -1,0 +1,21 @@
+"""An example of a tracemill plugin: the hooks through which a pass, a printer and an executor come."""
+
+import tracemill as tm
+from tracemill_example.executor import example
+from tracemill_example.multiply_squares import MultiplySquares
+from tracemill_example.numbered import NumberedPrinter
+
+
+@tm.hookimpl
+def tracemill_passes():
+    return [MultiplySquares()]
+
+
+@tm.hookimpl
+def tracemill_printers():
+    return [NumberedPrinter()]
+
+
+@tm.hookimpl
+def tracemill_executors():
+    return [example]
