@@ -24,7 +24,7 @@ from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.values import leaves, map_leaves
 
 REMEMBERED_SIGNATURES = 16_384
-"""How many answers the oracle keeps; the least recently used ones are forgotten first."""
+"""How many answers the oracle keeps; the oldest are forgotten first."""
 
 STORAGE_READERS = {
     torch.as_strided,
@@ -367,7 +367,8 @@ class Oracle:
     ) -> Answer:
         self.asked += 1
         try:
-            return _run(fn, args, kwargs, tensors, self.fake_mode)
+            with internals.quiet_fakes():
+                return _run(fn, args, kwargs, tensors, self.fake_mode)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
             raise
         except Exception:

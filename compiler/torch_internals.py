@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 # Fake tensors: tensors with metadata and no data, on which the oracle runs an operation once.
 # The two exceptions say that an output's shape, or a Python value, depends on a tensor's data.
 from torch._subclasses.fake_tensor import (
@@ -77,6 +82,22 @@ from torch._higher_order_ops.cond import cond_op as cond_operator
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
 
+# What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+_FAKE_TENSOR_LOG.addFilter(lambda _record: not _quiet.get())
+
+
+@contextmanager
+def quiet_fakes() -> Generator[None]:
+    """Fake tensors log nothing in the block, in this thread."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
 __all__ = [
     "DataDependentOutputException",
     "DeviceContext",
@@ -107,6 +128,7 @@ __all__ = [
     "no_torch_function",
     "no_user_modes",
     "set_cudnn_enabled",
+    "quiet_fakes",
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",

@@ -213,7 +213,9 @@ def test_tensors_of_globals_closures_and_objects_are_inputs_named_by_path() -> N
 
 
 def test_keywords_defaults_and_variadic_parameters() -> None:
-    def program(x: Any, y: Any = 2.0, /, *rest: Any, k: Any, flag: bool = False, **others: Any) -> Any:
+    def program(
+        x: Any, y: Any = 2.0, /, *rest: Any, k: Any, flag: bool = False, **others: Any
+    ) -> Any:
         total = x * y + sum(rest) + k
         return total + others["z"] if flag else total
 
@@ -248,7 +250,9 @@ STRUCTURES: dict[str, Any] = {
     "ordered dict": lambda: (collections.OrderedDict(b=x3(), a=x3()),),
     "deque": lambda: (collections.deque([x3(), x3()]),),
     "numbers": lambda: ((1, 1.5, True, None, 2j),),
-    "settings": lambda: ((torch.float64, torch.device("cpu"), "text", b"bytes", slice(1, 3, None)),),
+    "settings": lambda: (
+        (torch.float64, torch.device("cpu"), "text", b"bytes", slice(1, 3, None)),
+    ),
     "nothing": lambda: ((), [], {}),
 }
 
