@@ -16,6 +16,10 @@ class Mismatch(Exception):
     """Raised by a prologue whose specialisation does not fit the call; the call then tries another."""
 
 
+class OtherPath(Exception):
+    """Raised by a computation whose values took another path; the call then tries, or makes, another program."""
+
+
 def mismatch(subject: str) -> NoReturn:
     """Says that `subject` is not as the specialisation needs it."""
     raise Mismatch(subject)

@@ -12,6 +12,7 @@ import torch
 from tracemill.compiler import services
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import OptionError
+from tracemill.compiler.guards import OtherPath
 from tracemill.compiler.jitted_module import jitted_module
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
@@ -30,6 +31,7 @@ def jit(
     disable_passes: Sequence[str] = (),
     cache: str = "constant values",
     sharp_edges: str = "warn",
+    paths: int = 32,
     **unknown: Any,
 ) -> Any:
     """Compiles a function, method, partial or module; without `fn`, a decorator.
@@ -43,6 +45,7 @@ def jit(
     gives it other options. disable_passes: names of passes to leave out.
     cache: "constant values", "symbolic values", "same input" (check nothing) or "no caching".
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
+    paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
 
     Raises OptionError for an unknown option, printer, executor, pass or cache mode.
 
@@ -54,7 +57,7 @@ def jit(
     tensor([2., 2.])
     """
     if unknown:
-        known = "printer, executors, passes, disable_passes, cache, sharp_edges"
+        known = "printer, executors, passes, disable_passes, cache, sharp_edges, paths"
         raise OptionError(
             f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}"
         )
@@ -66,6 +69,7 @@ def jit(
         disable_passes=tuple(disable_passes),
         cache=cache,
         sharp_edges=sharp_edges,
+        paths=paths,
     )
     if fn is None:
         return lambda decorated: _jitted(decorated, options)
@@ -103,9 +107,12 @@ def caller_of(state: Specialisations) -> Callable[..., Any]:
             else:
                 state.hits += 1
                 state.history = entry.history
-                return entry.run(*inputs)
+                try:
+                    return entry.run(*inputs)
+                except OtherPath:
+                    state.hits -= 1  # counted by whichever runs instead
         try:
-            return state.call(args, kwargs)
+            return state.call(args, kwargs, entry)
         except Exception as error:
             raise error.with_traceback(_users_part(error.__traceback__)) from error.__cause__
 

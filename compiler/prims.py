@@ -54,6 +54,20 @@ class Check(Symbol):
         return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]
 
 
+class PathCheck(Check):
+    """`if torch.Tensor.__bool__(t1) is not True: raise AssertionError("another path: ...")`: ends a call that needs another
+    program.
+
+    Arguments: the line that chose the path, for people; a condition that is true on every other path, with a `{}` for
+    each value; the values.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        subject, condition, *values = bsym.args
+        text = condition.format(*map(writer.value, values))
+        return [f"if {text}: raise AssertionError({writer.value(subject)})"]
+
+
 class Delete(Symbol):
     """`del t0, t1`: frees values after their last use."""
 
@@ -70,6 +84,7 @@ class Comment(Symbol):
 
 UNPACK_SEQUENCE = UnpackSequence("unpack_sequence")
 UNPACK = Unpack("unpack")
+PATH = PathCheck("path")
 DELETE = Delete("del")
 COMMENT = Comment("comment")
 

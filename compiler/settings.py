@@ -18,21 +18,24 @@ AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 class Setting(NamedTuple):
     """One setting: `get()` reads it, `set(value)` changes it.
 
-    attention: whether only attention's kernels depend on it.
+    checked: whether what is recorded depends on it, so that each call checks it; other settings act on the recorded
+    calls themselves. attention: whether only attention's kernels depend on it.
     """
 
     name: str
     get: Callable[[], Any]
     set: Callable[[Any], Any]
+    checked: bool = False
     attention: bool = False
 
 
 SETTINGS = (
-    Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype, checked=True),
     Setting(
         "deterministic mode",
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
+        checked=True,
     ),
     Setting(
         "matmul precision",
@@ -69,6 +72,34 @@ SETTINGS = (
 """What besides grad mode, inference mode and autocast changes what calls compute."""
 
 
+def autocast_dtypes() -> tuple[tuple[str, torch.dtype], ...]:
+    """The device types under autocast, each with the dtype it casts to."""
+    return tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in AUTOCAST_DEVICES
+        if torch.is_autocast_enabled(device)
+    )
+
+
+def default_device() -> torch.device | None:
+    """The device of torch.set_default_device or `with torch.device(...)`; None where there is none."""
+    for mode in internals.function_mode_stack():
+        if isinstance(mode, internals.DeviceContext):
+            return mode.device
+    return None
+
+
+def is_somebody_elses() -> bool:
+    """Whether modes are active that trace, count or change what is called: jitted functions are then inlined."""
+    return internals.dispatch_mode_depth() > 0 or (
+        internals.function_mode_depth() > 0
+        and any(
+            not isinstance(mode, internals.DeviceContext)
+            for mode in internals.function_mode_stack()
+        )
+    )
+
+
 class Ambient(NamedTuple):
     """The settings of PyTorch that a call's answer depends on.
 
@@ -83,17 +114,10 @@ class Ambient(NamedTuple):
     @classmethod
     def now(cls) -> Ambient:
         """The settings of this thread."""
-        autocast: tuple[tuple[str, torch.dtype], ...] = ()
-        if internals.any_autocast_enabled():
-            autocast = tuple(
-                (device, torch.get_autocast_dtype(device))
-                for device in AUTOCAST_DEVICES
-                if torch.is_autocast_enabled(device)
-            )
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            autocast,
+            autocast_dtypes() if internals.any_autocast_enabled() else (),
             tuple([setting.get() for setting in SETTINGS]),
         )
 

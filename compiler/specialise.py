@@ -11,15 +11,19 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
+from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
-from tracemill.compiler.errors import OptionError
-from tracemill.compiler.guards import Mismatch
+from tracemill.compiler.errors import DataDependentError, OptionError
+from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.random_state import Generator
+from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.runner import runner_of
+from tracemill.compiler.settings import is_somebody_elses, run_without_autocast
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.trace import STAGES, Program
 from tracemill.passes.interpretation.stand_in import interpretation
@@ -50,6 +54,7 @@ class Options:
     disable_passes: tuple[str, ...] = ()
     cache: str = "constant values"
     sharp_edges: str = "warn"
+    paths: int = 32
 
     def __post_init__(self) -> None:
         _one_of("cache mode", self.cache, CACHE_MODES)
@@ -125,15 +130,48 @@ class Specialisations:
         self.form = CallForm(self.target)
         self._lock = threading.RLock()
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that the latest entry does not fit: runs another one, or makes it."""
-        if interpretation.get() is not None or internals.functorch_interpreter() is not None:
+    def call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Entry | None = None
+    ) -> Any:
+        """A call that the latest entry does not fit: runs another one, or makes it.
+
+        tried: an entry whose computation took another path with these arguments.
+        """
+        if (
+            interpretation.get() is not None
+            or internals.functorch_interpreter() is not None
+            or is_somebody_elses()
+        ):
             return self.target(*args, **kwargs)  # inlined into what is traced or transformed
         values = self.form.bind(*args, **kwargs)
+        others = [] if tried is None else [tried]
+        latest = ""
+        while True:
+            entry, inputs, is_new = self._entry_for(values, args, kwargs, others, latest)
+            try:
+                return entry.run(*inputs)
+            except OtherPath as other:
+                latest = str(other)
+                if is_new:
+                    raise DataDependentError(unsteady(latest)) from None
+                others.append(entry)
+
+    def _entry_for(
+        self,
+        values: tuple[Any, ...],
+        args: Any,
+        kwargs: Any,
+        others: list[Entry],
+        latest: str,
+    ) -> tuple[Entry, Any, bool]:
+        """The entry for a call, none of `others`; what its prologue gave; whether it was made just now."""
         with self._lock:
             key = call_key(values)
-            entry, inputs = self._find(key, args, kwargs)
+            entry, inputs = self._find(key, args, kwargs, others)
+            is_new = entry is None
             if entry is None:
+                if len(others) >= self.options.paths:
+                    raise DataDependentError(too_many_paths(self.options.paths, latest))
                 entry = self._compile(values)
                 self.misses += 1
                 if self.options.cache != "no caching":
@@ -144,12 +182,16 @@ class Specialisations:
             self.history = entry.history
             if self.options.cache != "no caching":
                 self.latest = entry
-        return entry.run(*inputs)
+            return entry, inputs, is_new
 
-    def _find(self, key: Any, args: Any, kwargs: Any) -> tuple[Entry | None, Any]:
+    def _find(
+        self, key: Any, args: Any, kwargs: Any, others: Sequence[Entry]
+    ) -> tuple[Entry | None, Any]:
         if self.options.cache == "same input" and self.latest is not None:
             return self.latest, self.latest.prologue(*args, **kwargs)
         for entry in reversed(self.entries.get(key, [])):
+            if any(entry is other for other in others):
+                continue
             try:
                 return entry, entry.prologue(*args, **kwargs)
             except (Mismatch, LookupError, AttributeError, TypeError):
@@ -161,17 +203,15 @@ class Specialisations:
         context = PassContext(
             Call(self.form, values), self.options.cache, self.options.resolved_executors()
         )
-        program = run(
-            passes_for(self.options.passes, self.options.disable_passes),
-            context,
-            history,
-            self.options.printer_of,
-        )
+        passes = passes_for(self.options.passes, self.options.disable_passes)
+        printer_of = self.options.printer_of
+        program = run(passes, context, history, printer_of)
         prologue = program.prologue.callable()
         names = [parameter.name for parameter in self.form.parameters]
         if names != [proxy.name for proxy in program.prologue.args]:
             prologue = _renaming(prologue, self.form)
-        return Entry(program, prologue, runner_of(program, context.rebuild), history)
+        runner = on_its_path(program, run_without_autocast(runner_of(program, context.rebuild)))
+        return Entry(program, prologue, runner, history)
 
     @property
     def cache_info(self) -> CacheInfo:
@@ -195,6 +235,8 @@ def call_key(values: Sequence[Any]) -> Any:
     def of(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return type(value), TensorMeta.of(value)
+        if isinstance(value, Generator):
+            return Generator, value.device
         node = tree.node_of(value)
         if node is not None:
             return (type(value), node.entries, *map(of, node.children))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tracemill.compiler.guards import CHECK
+from tracemill.compiler import prims
 from tracemill.compiler.pass_base import Pass, PassContext
 from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
 from tracemill.compiler.signature import CallKey
@@ -70,7 +70,7 @@ def _kept_apart(trace: Trace) -> set[Storage]:
 
 def _is_unique(bsym: BoundSymbol, apart: set[Storage]) -> bool:
     if (
-        bsym.sym is CHECK
+        isinstance(bsym.sym, prims.Check)
         or bsym.sym.path is None
         or bsym.is_random
         or bsym.mutates

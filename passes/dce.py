@@ -21,12 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tracemill.compiler.guards import CHECK
+from tracemill.compiler import prims
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
+from tracemill.passes.interpretation.randomness import READERS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class DeadCodeElimination(ProgramPass):
 
 def has_effect(bsym: BoundSymbol) -> bool:
     """Whether a bound symbol does more than give its outputs."""
-    return bsym.sym is CHECK or bsym.mutates or bsym.is_random
+    return (
+        isinstance(bsym.sym, prims.Check)
+        or bsym.mutates
+        or (bsym.is_random and bsym.sym not in READERS)
+    )
 
 
 def swept(trace: Trace) -> Trace:

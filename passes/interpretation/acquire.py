@@ -19,7 +19,7 @@ from tracemill.compiler import prims
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.proxy import AnyProxy, TensorProxy
+from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
 from tracemill.passes.interpretation.inputs import Inputs
@@ -28,6 +28,7 @@ from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.outputs import Output, output_of
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import Fetcher, build_prologue
+from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting
 
 
@@ -46,16 +47,15 @@ class Acquire(ProgramPass):
         target = call.form.target
         module = _module_of(target)
         names = Names()
-        interpreter = Interpreter(Locator(module), names)
+        interpreter = Interpreter(Locator(module), names, checked=checked)
         inputs = Inputs(interpreter, names, checked=checked)
         taken = [
             inputs.argument(parameter.name, value, call.form.item_names(parameter, value))
             for parameter, value in zip(call.form.parameters, call.values, strict=True)
         ]
-        with interpreting(interpreter):
+        with interpreting(interpreter, generators_of(target, call.values)):
             result = call.form.call([value for _, value in taken])
             output = output_of(result, interpreter)
-        _refuse_gradients(output)
         context.rebuild = output.rebuild
 
         root = AnyProxy(
@@ -67,7 +67,8 @@ class Acquire(ProgramPass):
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         tensors = list(interpreter.lifted.values())
-        arguments = [proxy for proxy, _ in tensors]
+        arguments: list[Proxy] = [proxy for proxy, _ in tensors]
+        arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
         notes = (output.note,) if output.note else ()
         computation = Trace(
             "computation", arguments, interpreter.bound_symbols, output.value, notes=notes
@@ -79,6 +80,7 @@ class Acquire(ProgramPass):
             [pair for pair in tensors if pair[0] not in fetched.constants],
             arguments,
             checked=checked,
+            attention=interpreter.uses_attention,
         )
         return Program(prologue, computation)
 
@@ -93,12 +95,3 @@ def _signature(parameters: list[inspect.Parameter], names: list[str]) -> list[in
         parameter.replace(name=name, annotation=inspect.Parameter.empty)
         for parameter, name in zip(parameters, names, strict=True)
     ]
-
-
-def _refuse_gradients(output: Output) -> None:
-    if torch.is_grad_enabled() and any(
-        isinstance(value, TensorProxy) and value.requires_grad for value in proxies(output.value)
-    ):
-        raise UnsupportedError(
-            "the output requires grad, and gradients are not compiled yet; call the jitted function under torch.no_grad()"
-        )

@@ -21,6 +21,7 @@ from tracemill.compiler.proxy import (
     IntegerProxy,
     Proxy,
 )
+from tracemill.compiler.random_state import Generator
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place
@@ -71,6 +72,9 @@ class Inputs:
                 return stand_in.proxy.renamed(name)
             stand_in.proxy._name = name
             return stand_in.proxy
+        if isinstance(value, Generator):
+            proxy = self._interpreter.generator(name, value).proxy
+            return proxy if proxy.name == name else proxy.renamed(name)
         number = _NUMBERS.get(type(value))
         if number is not None:
             return number(name, value=value)
@@ -90,11 +94,33 @@ class Inputs:
                     stand_in.proxy,
                 )
             return stand_in
+        if isinstance(value, Generator):
+            return self._take_generator(proxy, value, subject)
         node = tree.node_of(value)
         if node is not None:
             return self._take_apart(proxy, value, node, subject)
         self._check_constant(proxy, value, subject)
         return value
+
+    def _take_generator(self, proxy: Proxy, value: torch.Generator, subject: str) -> Any:
+        stand_in = self._interpreter.generator(proxy.name, value)
+        if stand_in.proxy is not proxy:
+            first = stand_in.proxy
+            self.check(
+                f"{subject}: the same generator as {first.name}", "{} is {}", proxy, first
+            )
+            return stand_in
+        condition = "type({0}) is {1} and {0}.device == {2}"
+        self.check(f"{subject}: a generator", condition, proxy, Generator, value.device)
+        for other, _ in self._interpreter.generators.values():
+            if other is not stand_in:
+                self.check(
+                    f"{subject}: another generator than {other.proxy.name}",
+                    "{} is not {}",
+                    proxy,
+                    other.proxy,
+                )
+        return stand_in
 
     def _take_apart(
         self, proxy: Proxy, value: Any, node: tree.Node, subject: str, items: Sequence[str] = ()

@@ -9,18 +9,24 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.errors import DataDependentError, MutationError, UnsupportedError
+from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
-from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
-from tracemill.compiler.symbol import BoundSymbol, Source, symbol
-from tracemill.compiler.values import map_leaves, proxies
-from tracemill.passes.interpretation import queries
+from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorMeta, TensorProxy
+from tracemill.compiler.random_state import Generator
+from tracemill.compiler.settings import Ambient, default_device, symbol_under
+from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
+from tracemill.compiler.values import map_leaves
+from tracemill.passes.interpretation import autocast, paths, queries
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.real import RealEnvironment, ValueUnknown
+from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
+from tracemill.passes.interpretation.real import RealEnvironment
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+DEVICE_TAKERS = internals.device_constructors()
 
 
 class Bypass(internals.TorchDispatchMode):
@@ -46,16 +52,25 @@ class Interpreter(TorchFunctionMode):
     bound_symbols: the calls, on proxies with provisional names.
     inputs: the input tensors' proxies.
     lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
+    generators: the stand-ins of generators that are inputs, with the real ones.
+    around: PyTorch's settings around the program.
+    casts: what autocast keeps in its cache: the cast of a parameter to a dtype.
+    uses_attention: whether a kernel of attention was chosen.
     """
 
-    def __init__(self, locator: Locator, names: Names) -> None:
+    def __init__(self, locator: Locator, names: Names, *, checked: bool = True) -> None:
         super().__init__()
+        self.around = Ambient.now()
+        self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
+        self.casts: dict[Any, TensorProxy] = {}
+        self.uses_attention = False
         self.bound_symbols: list[BoundSymbol] = []
         self.inputs: list[TensorProxy] = []
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
         self._stand_ins: dict[TensorProxy, TracedTensor] = {}
         self._locator = locator
-        self._real = RealEnvironment(self.bound_symbols)
+        self._real = RealEnvironment(self.bound_symbols, self.around, self._input_of)
+        self._paths = paths.Paths(self._real, checked=checked)
         self._local_answers: dict[Any, Answer] = {}
         self._names = names
 
@@ -94,14 +109,46 @@ class Interpreter(TorchFunctionMode):
             return stand_in
         return self._stand_ins[known[0]]
 
+    def generator(self, name: str, generator: torch.Generator) -> TracedGenerator:
+        """The stand-in of an input generator; the same generator has the same stand-in."""
+        known = self.generators.get(id(generator))
+        if known is None:
+            made = self._traced_generator(GeneratorProxy(name, device=generator.device))
+            known = self.generators[id(generator)] = (made, generator)
+        return known[0]
+
+    def new_generator(self, device: torch.device) -> TracedGenerator:
+        """The stand-in of a generator that the program makes."""
+        return self._traced_generator(GeneratorProxy(self._name(), device=device))
+
+    def _traced_generator(self, proxy: GeneratorProxy) -> TracedGenerator:
+        made = TracedGenerator()
+        made.proxy = proxy
+        made.recording = self
+        return made
+
+    def _input_of(self, proxy: Proxy) -> Any:
+        """The real tensor or generator of an input's proxy."""
+        for known, tensor in self.lifted.values():
+            if known is proxy:
+                return tensor
+        for stand_in, generator in self.generators.values():
+            if stand_in.proxy is proxy:
+                return generator
+        raise LookupError(f"{proxy!r} is no input")
+
+    def is_view(self, proxy: TensorProxy) -> bool:
+        """Whether a leaf is a view to autograd."""
+        return any(tensor._is_view() for known, tensor in self.lifted.values() if known is proxy)
+
     def _name(self) -> str:
         return self._names.fresh("v")
 
     def _to_proxies(self, value: Any) -> Any:
         def leaf(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            return value.proxy if type(value) is TracedTensor else self.lift(value).proxy
+            if isinstance(value, torch.Tensor):
+                return value.proxy if type(value) is TracedTensor else self.lift(value).proxy
+            return value.proxy if type(value) is TracedGenerator else value
 
         return map_leaves(leaf, value)
 
@@ -125,29 +172,56 @@ class Interpreter(TorchFunctionMode):
             raise UnsupportedError(
                 f"{queries.REFUSED[func]} is asked for{self._at()}; tracemill cannot compile that"
             )
-        if func is torch.Tensor.data.__get__:
-            func = torch.Tensor.detach
-        elif func is torch.Tensor.is_leaf.__get__:
-            return self._to_proxies(args[0]).meta.is_leaf
-        elif func is torch.Tensor.grad_fn.__get__ and not self._to_proxies(args[0]).requires_grad:
-            return None
-        return self.record(func, args, kwargs)
+        if func in queries.PROXY_ANSWERS:
+            return queries.PROXY_ANSWERS[func](self._to_proxies(args[0]))
+        if func is internals.cond_operator:
+            predicate, if_true, if_false, operands = (*args, *kwargs.values())
+            with self:
+                return (if_true if predicate else if_false)(*operands)
+        if func in DEVICE_TAKERS and kwargs.get("device") is None:
+            device = default_device()
+            kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
+        return self.record(queries.SPELLED.get(func, func), args, kwargs)
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
-        args, kwargs = self._to_proxies(tuple(args)), self._to_proxies(dict(kwargs))
+        return self._to_stand_ins(
+            self.call(fn, self._to_proxies(tuple(args)), self._to_proxies(dict(kwargs)))
+        )
+
+    def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Records a call on proxies, and returns what it returns, with proxies for tensors."""
         if fn in queries.VALUES:
-            return self._value(fn, args, kwargs)
+            return self.value(fn, args, kwargs)
         try:
             answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
-            return self._value(fn, args, kwargs)
+            return self._paths.call(self, fn, args, kwargs)
         if answer.is_query:
             return answer.output
-        self._refuse_writes(fn, answer, tensors)
-        return self._append(fn, args, kwargs, answer, tensors)
+        if internals.any_autocast_enabled():
+            made = autocast.recorded(self, fn, args, kwargs, answer, tensors)
+            if made is not None:
+                return made[0]
+        return self.add(fn, args, kwargs, answer, tensors)
 
-    def _append(
+    def value(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The value of a call that Python needs now."""
+        return self._paths.value(self, fn, args, kwargs)
+
+    def effect(self, sym: Symbol, args: Sequence[Any], spec: Any = None) -> Any:
+        """Records a call that changes or reads a random state; `spec` is its output, or says what it is."""
+        args = self._to_proxies(tuple(args))
+        tensors = [proxy for proxy in args if isinstance(proxy, TensorProxy)]
+        if type(spec) is TracedGenerator:
+            self.emit(sym, args, {}, spec.proxy, effect_answer(None, len(tensors)))
+            return spec
+        answer = effect_answer(spec, len(tensors))
+        output = answer.instantiate(tensors, self._new)
+        self.emit(sym, args, {}, output, answer)
+        return self._to_stand_ins(output)
+
+    def add(
         self,
         fn: Callable[..., Any],
         args: Any,
@@ -155,24 +229,36 @@ class Interpreter(TorchFunctionMode):
         answer: Answer,
         tensors: Sequence[TensorProxy],
     ) -> Any:
-        def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
-            return TensorProxy(self._name(), meta=spec.meta, storage=storage, storage_offset=offset)
+        """Records a call that PyTorch answered; its output, on proxies."""
+        self._refuse_writes(fn, answer, tensors)
+        names = [symbol(fn).name, *(operation.fn._schema.name for operation in answer.body)]
+        attention = any("attention" in name for name in names)
+        self.uses_attention = self.uses_attention or attention
+        sym = symbol_under(fn, Ambient.now(), self.around, attention=attention)
+        output = answer.instantiate(tensors, self._new)
+        self.emit(sym, args, kwargs, output, answer)
+        return output
 
-        output = answer.instantiate(tensors, make)
+    def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+        return TensorProxy(self._name(), meta=spec.meta, storage=storage, storage_offset=offset)
+
+    def emit(
+        self, sym: Symbol, args: Any, kwargs: Any, output: Any, answer: Answer | None = None
+    ) -> BoundSymbol:
+        """Adds a line to the program."""
         source, module_path = self._locator.here(2)
-        self.bound_symbols.append(
-            BoundSymbol(
-                symbol(fn),
-                args,
-                kwargs,
-                output,
-                source=source,
-                module_path=module_path,
-                grad_enabled=torch.is_grad_enabled(),
-                answer=answer,
-            )
+        bsym = BoundSymbol(
+            sym,
+            args,
+            kwargs,
+            output,
+            source=source,
+            module_path=module_path,
+            grad_enabled=torch.is_grad_enabled(),
+            answer=answer,
         )
-        return self._to_stand_ins(output)
+        self.bound_symbols.append(bsym)
+        return bsym
 
     def _to_stand_ins(self, output: Any) -> Any:
         def leaf(value: Any) -> Any:
@@ -187,8 +273,12 @@ class Interpreter(TorchFunctionMode):
 
     # What cannot be done
 
+    def source(self) -> Source | None:
+        """The user's line that runs."""
+        return self._locator.here(1)[0]
+
     def _at(self) -> str:
-        source, _ = self._locator.here(2)
+        source = self.source()
         return "" if source is None else f" at {source.file}:{source.line}: {source.text}"
 
     def _refuse_writes(self, fn: Any, answer: Answer, tensors: Sequence[TensorProxy]) -> None:
@@ -203,52 +293,3 @@ class Interpreter(TorchFunctionMode):
                     f"{symbol(fn).name} writes to an input, parameter or buffer of the program{self._at()}; "
                     "return the new value instead"
                 )
-
-    def _value(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The value of a call that Python needs now, or whose output's shape depends on data."""
-        try:
-            result = self._real.call(fn, args, kwargs)
-        except ValueUnknown as unknown:
-            raise self._data_dependent(fn, args, unknown) from None
-        if not any(isinstance(leaf, torch.Tensor) for leaf in _flat(result)):
-            return result
-        answer = Answer(map_leaves(_as_new_tensor, result), arity=0)
-        return self._append(fn, args, kwargs, answer, [])
-
-    def _data_dependent(
-        self, fn: Callable[..., Any], args: Any, unknown: ValueUnknown
-    ) -> DataDependentError:
-        source, _ = self._locator.here(2)
-        where = (
-            ""
-            if source is None
-            else f'\n  File "{source.file}", line {source.line}\n    {source.text}'
-        )
-        asked = next(iter(proxies(args)), unknown.proxy)
-        return DataDependentError(
-            f"{symbol(fn).name} needs the data of a tensor that depends on {unknown.reason}{where}\n"
-            f'the tensor is {_describe(asked, self.bound_symbols)}, a "{asked.type_string}". '
-            "Way round: keep the value in a tensor (torch.where instead of `if`, a mask instead of indexing by it), "
-            "or compute it before the jitted function and pass it as an argument"
-        )
-
-
-def _flat(value: Any) -> list[Any]:
-    found: list[Any] = []
-    map_leaves(lambda leaf: found.append(leaf), value)
-    return found
-
-
-def _as_new_tensor(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return NewTensor(TensorMeta.of(value), -1, ("new", id(value)), 0)
-
-
-def _describe(proxy: Any, bound_symbols: Sequence[BoundSymbol]) -> str:
-    for bsym in bound_symbols:
-        if any(out is proxy for out in bsym.outputs):
-            source: Source | None = bsym.source
-            made = f" on line {source.line}" if source is not None else ""
-            return f"the result of {bsym.sym.name}{made}"
-    return "an input"

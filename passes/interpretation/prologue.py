@@ -14,6 +14,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.guards import TensorCheck, check
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.settings import SETTINGS, Ambient, autocast_dtypes, default_device
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation.places import Place, find
@@ -91,24 +92,29 @@ class Fetcher:
         return proxy, ()
 
 
-def ambient_checks() -> list[BoundSymbol]:
-    """Checks of PyTorch's settings, which decide what calls do."""
+def ambient_checks(*, attention: bool) -> list[BoundSymbol]:
+    """Checks of PyTorch's settings, which decide what calls do.
+
+    attention: whether the settings that choose a kernel for attention count.
+    """
+    now = Ambient.now()
     lines = [
-        check("grad mode", "{}() is {}", torch.is_grad_enabled, torch.is_grad_enabled()),
-        check("default dtype", "{}() is {}", torch.get_default_dtype, torch.get_default_dtype()),
-        check(
-            "autocast",
-            "{}() is {}",
-            internals.any_autocast_enabled,
-            internals.any_autocast_enabled(),
-        ),
-        check(
-            "function modes",
-            "{}() == {}",
-            internals.function_mode_depth,
-            internals.function_mode_depth(),
-        ),
+        check("grad mode", "{}() is {}", torch.is_grad_enabled, now.grad),
+        check("inference mode", "{}() is {}", torch.is_inference_mode_enabled, now.inference),
+        check("autocast", "{}() is {}", internals.any_autocast_enabled, bool(now.autocast)),
     ]
+    if now.autocast:
+        condition = "{}() == {}"
+        lines.append(check("autocast's dtypes", condition, autocast_dtypes, now.autocast))
+        cache = torch.is_autocast_cache_enabled
+        lines.append(check("autocast's cache", "{}() is {}", cache, cache()))
+    for setting, value in zip(SETTINGS, now.settings, strict=True):
+        if setting.checked or (attention and setting.attention):
+            lines.append(check(setting.name, "{}() == {}", setting.get, value))
+    depth = internals.function_mode_depth()
+    lines.append(check("function modes", "{}() == {}", internals.function_mode_depth, depth))
+    if depth:
+        lines.append(check("default device", "{}() == {}", default_device, default_device()))
     return lines
 
 
@@ -120,10 +126,11 @@ def build_prologue(
     output: Sequence[Proxy],
     *,
     checked: bool,
+    attention: bool = False,
 ) -> Trace:
     """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`."""
     if checked:
-        lines = [*ambient_checks(), *lines, *_tensor_checks(tensors)]
+        lines = [*ambient_checks(attention=attention), *lines, *_tensor_checks(tensors)]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
 
 T: Any = torch.Tensor
@@ -117,3 +118,19 @@ REFUSED = {
     T._base.__get__: "a view's base",
 }
 """A stand-in would answer these wrongly; each with what it is called in the error."""
+
+PROXY_ANSWERS: dict[Any, Any] = {
+    T.is_leaf.__get__: lambda proxy: proxy.meta.is_leaf,
+    T.grad_fn.__get__: lambda proxy: _no_grad_fn(proxy),
+}
+"""Asked of a tensor, answered from its proxy: the stand-in's own is that of a wrapper."""
+
+SPELLED: dict[Any, Any] = {T.data.__get__: T.detach}
+"""Calls that are recorded as another one that does the same."""
+
+
+def _no_grad_fn(proxy: Any) -> None:
+    if proxy.requires_grad and not proxy.meta.is_leaf:
+        raise UnsupportedError(
+            "the program asks for a tensor's grad_fn, which the compiled program does not have; ask requires_grad or is_leaf"
+        )

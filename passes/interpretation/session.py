@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.random_state import (
+    Generator,
+    random_state,
+    same_random_state,
+    set_random_state,
+)
+from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
 from tracemill.passes.interpretation.interpreter import Bypass, Interpreter
+from tracemill.passes.interpretation.randomness import STAND_INS, make_generator
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -41,13 +51,69 @@ _lock = threading.Lock()
 _active = 0
 
 
+def _standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, and `handler` in a thread that interprets."""
+
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        recording = interpretation.get()
+        if recording is None:
+            return original(*args, **kwargs)
+        return handler(recording, *args, **kwargs)
+
+    return stand_in
+
+
+class _GeneratorType(type(Generator)):
+    """The type of what stands where `torch.Generator` is found."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        recording: Any = interpretation.get()
+        if recording is None:
+            return Generator(*args, **kwargs)
+        return make_generator(recording, *args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Generator)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, Generator)
+
+
+class _GeneratorName(Generator, metaclass=_GeneratorType):
+    pass
+
+
+def _clear_casts(recording: Any) -> None:
+    recording.casts.clear()
+    _clear_autocast_cache()
+
+
+_clear_autocast_cache = torch.clear_autocast_cache
+_compiler: Any = torch.compiler
+_REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (torch, "Generator", _GeneratorName),
+    (torch, "clear_autocast_cache", _standing_in(_clear_autocast_cache, _clear_casts)),
+    *(
+        (owner, name, _standing_in(getattr(owner, name), handler))
+        for owner, name, handler in STAND_INS
+    ),
+)
+"""What PyTorch's names are for as long as any thread interprets; in other threads they do what they always do."""
+
+_originals: list[tuple[Any, str, Any]] = []
+
+
 @contextmanager
 def _compiling() -> Iterator[None]:
+    """PyTorch's flag says that it compiles, in this thread, and its functions on random states are stood in for."""
     global _active
-    compiler: Any = torch.compiler
     with _lock:
         if _active == 0:
-            compiler._is_compiling_flag = _CompilingFlag(compiler._is_compiling_flag)
+            flag = _CompilingFlag(_compiler._is_compiling_flag)
+            for owner, name, value in (*_REPLACED, (_compiler, "_is_compiling_flag", flag)):
+                _originals.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, value)
         _active += 1
     try:
         yield
@@ -55,33 +121,74 @@ def _compiling() -> Iterator[None]:
         with _lock:
             _active -= 1
             if _active == 0:
-                compiler._is_compiling_flag = compiler._is_compiling_flag.before
+                while _originals:
+                    setattr(*_originals.pop())
 
 
 @contextmanager
-def _unchanged_random_state() -> Iterator[None]:
-    before = torch.get_rng_state()
-    yield
-    if not torch.equal(torch.get_rng_state(), before):
-        torch.set_rng_state(before)
-        raise UnsupportedError(
-            "the program changed the random state while it was traced (torch.manual_seed, or a draw that was not seen); "
-            "do that outside of the jitted function"
-        )
+def _unchanged_random_state(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    before = random_state(generators)
+    try:
+        yield
+        if not same_random_state(random_state(generators), before):
+            raise UnsupportedError(
+                "the program changed the state of a generator that it found by itself (a global, an attribute), or drew "
+                "numbers unseen; pass the generator to the jitted function as an argument"
+            )
+    finally:
+        set_random_state(before)
 
 
 @contextmanager
-def interpreting(interpreter: Interpreter) -> Iterator[None]:
-    """The block's torch calls go to `interpreter`; everything is as before afterwards, also after an error."""
-    grad = torch.is_grad_enabled()
+def _unchanged_settings(around: Ambient) -> Iterator[None]:
+    """Raises when the program leaves a setting changed, and puts all back."""
+    depth, device = internals.function_mode_depth(), default_device()
+    try:
+        yield
+        left = around.differences(Ambient.now())
+        if internals.function_mode_depth() != depth or default_device() != device:
+            left.append("default device or function modes")
+        if left:
+            raise UnsupportedError(
+                f"the program leaves PyTorch's settings changed: {', '.join(left)}; change them around the call of the "
+                "jitted function, or back at its end"
+            )
+    finally:
+        _restore(around)
+        if default_device() != device:
+            torch.set_default_device(device)
+
+
+def _restore(around: Ambient) -> None:
+    torch.set_grad_enabled(around.grad)
+    for setting, value in zip(SETTINGS, around.settings, strict=True):
+        if setting.get() != value:
+            setting.set(value)
+    autocast = dict(around.autocast)
+    for device in AUTOCAST_DEVICES:
+        if torch.is_autocast_enabled(device) != (device in autocast):
+            torch.set_autocast_enabled(device, device in autocast)
+        if device in autocast:
+            torch.set_autocast_dtype(device, autocast[device])
+
+
+@contextmanager
+def interpreting(
+    interpreter: Interpreter, generators: Sequence[torch.Generator] = ()
+) -> Iterator[None]:
+    """The block's torch calls go to `interpreter`; everything is as before afterwards, also after an error.
+
+    generators: those whose state must not change meanwhile, besides PyTorch's own. Raises UnsupportedError when one did,
+    and when a setting of PyTorch is left changed.
+    """
     token = interpretation.set(interpreter)
     try:
         with ExitStack() as stack:
-            stack.enter_context(_unchanged_random_state())
+            stack.enter_context(_unchanged_random_state(generators))
+            stack.enter_context(_unchanged_settings(interpreter.around))
             stack.enter_context(_compiling())
             stack.enter_context(Bypass(interpreter))
             stack.enter_context(interpreter)
             yield
     finally:
         interpretation.reset(token)
-        torch.set_grad_enabled(grad)
