@@ -53,8 +53,9 @@ def run(
     context: PassContext,
     history: History,
     printer_of: PrinterOf = lambda stage: None,
+    program: Program | None = None,
 ) -> Program:
-    """Runs passes on an empty program; each step is added to `history` as soon as it is done.
+    """Runs passes on a program, an empty one unless it is given; each step is added to `history` as soon as it is done.
 
     Traces are verified after passes that are not tracemill's own, after all where TRACEMILL_VERIFY=1, after none where
     it is 0.
@@ -62,7 +63,7 @@ def run(
     Raises TraceError for an ill-formed trace, and PassError when a pass fails otherwise; both name the pass and its
     plugin, and show the trace. What the user's program raises, and UnsupportedError, reach the caller as they are.
     """
-    program = Program(Trace("prologue"), Trace("computation"))
+    program = program or Program(Trace("prologue"), Trace("computation"))
     observers.follow_environment()
     verified = os.environ.get("TRACEMILL_VERIFY")
     for registered in passes:
@@ -142,15 +143,18 @@ def _by(registered: RegisteredPass) -> str:
 
 
 def _stamped(stage: str, name: str, before: Program, made: Program, printer: Any) -> Program:
-    """The program with its new traces knowing where they come from; those that the pass left alone stay themselves."""
+    """The program with its new traces knowing where they come from; those that the pass left alone stay themselves.
+
+    Where the stage has a printer of its own, that is what all its traces print by: the last stage's text is what runs.
+    """
     old = before.traces()
-    return made.replace(
-        **{
-            role: trace.finished(stage=stage, constructed_by=name, printer=printer)
-            for role, trace in made.traces().items()
-            if trace is not old.get(role)
-        }
-    )
+    stamped: dict[str, Trace] = {}
+    for role, trace in made.traces().items():
+        if trace is not old.get(role):
+            stamped[role] = trace.finished(stage=stage, constructed_by=name, printer=printer)
+        elif trace.printer is not printer:
+            stamped[role] = trace.finished(printer=printer)
+    return made.replace(**stamped)
 
 
 def _verify_step(registered: RegisteredPass, before: Program, program: Program) -> None:

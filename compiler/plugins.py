@@ -184,7 +184,7 @@ class Plugins:
             self._brought = {key: items for key, items in self._brought.items() if key[0] != name}
 
     def _name_for(self, plugin: Any) -> str:
-        stem = getattr(plugin, "__name__", None) or type(plugin).__qualname__
+        stem = getattr(plugin, "__name__", None) or type(plugin).__name__
         name, number = stem, 1
         while self.manager.has_plugin(name):
             number += 1

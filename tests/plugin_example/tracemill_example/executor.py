@@ -5,4 +5,4 @@ import torch
 import tracemill as tm
 
 example = tm.OperatorExecutor("example")
-example.register(torch.relu, lambda x: torch.clamp_min(x, 0))
+example.register(torch.relu, lambda input: torch.clamp_min(input, 0))

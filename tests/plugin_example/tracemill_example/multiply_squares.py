@@ -1,4 +1,4 @@
-"""Multiply squares: a square is one multiplication, which executors know best.
+"""Multiply squares: a square of floating-point numbers is one multiplication.
 
 Before:
 
@@ -29,12 +29,9 @@ class MultiplySquares(tm.Pass):
     before = ("cse",)
 
     def apply(self, trace: tm.Trace, context: tm.PassContext) -> tm.Trace:
-        square, mul = tm.symbol(torch.square), tm.symbol(torch.mul)
-        return trace.replace(
-            bound_symbols=[
-                bsym.from_bsym(sym=mul, args=(*bsym.args, *bsym.args))
-                if bsym.sym is square
-                else bsym
-                for bsym in trace.bound_symbols
-            ]
-        )
+        squares = {tm.symbol(torch.square), tm.symbol(torch.Tensor.square)}
+        lines = list(trace.bound_symbols)
+        for n, bsym in enumerate(lines):
+            if bsym.sym in squares and bsym.args and bsym.args[0].dtype.is_floating_point:
+                lines[n] = bsym.from_bsym(sym=tm.symbol(torch.mul), args=bsym.args * 2)
+        return trace.replace(bound_symbols=lines)
