@@ -111,7 +111,7 @@ class Body:
     def offset(self, ref: Ref) -> int:
         """Where a value begins in its storage."""
         tensor = self._log.tensor(ref)
-        return tensor.storage_offset() if tensor.layout == torch.strided else 0
+        return int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
 
     def take(self, keep: Iterable[Ref] = ()) -> tuple[Step, ...]:
         """The operations logged since the last time, cleaned; `keep` are values that must stay values of their own."""

@@ -8,6 +8,7 @@ from typing import Any
 from tracemill.compiler.pass_base import AnyPass
 from tracemill.compiler.plugins import hookimpl
 from tracemill.executors.torch import TorchExecutor
+from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.claim import Claim
 from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
@@ -28,6 +29,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         ProxyRenaming(),
         DeadCodeElimination(),
         CommonSubexpressions(),
+        Split(),
         Claim(),
         DeleteLastUsed(),
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from tracemill.compiler.oracle import (
     BodyLog,
     Ref,
     stand_in_for,
+    unobserved,
 )
 from tracemill.compiler.proxy import TensorMeta, TensorProxy
 from tracemill.compiler.signature import CallKey
@@ -124,7 +125,10 @@ class Derivative:
                 retain_graph=True,
                 allow_unused=True,
             )
-        raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
+        raw = [
+            self._log.add(gradient) if isinstance(gradient, torch.Tensor) else None
+            for gradient in found
+        ]
         self.body.given.update(ref.index for ref in refs)
         with _watching(None), torch.no_grad():
             steps = self.body.take()
@@ -236,7 +240,7 @@ def is_pytorch(fn: Callable[..., Any]) -> bool:
 
 
 @contextmanager
-def _telling_failures(fn: Callable[..., Any]) -> Iterator[None]:
+def _telling_failures(fn: Callable[..., Any]) -> Generator[None]:
     """Turns whatever goes wrong on fakes into NotCapturedError."""
     try:
         yield
@@ -249,16 +253,9 @@ def _telling_failures(fn: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _watching(log: BodyLog | None) -> Iterator[None]:
+def _watching(log: BodyLog | None) -> Generator[None]:
     """Fakes compute in the block, no mode or hook of the user's sees it, and `log` notes the operations."""
-    with ExitStack() as stack:
-        stack.enter_context(internals.DisableTorchFunction())
-        stack.enter_context(internals.no_user_modes())
-        before = internals.set_saved_tensor_hooks_ignored(True)
-        stack.callback(internals.set_saved_tensor_hooks_ignored, before)
-        stack.enter_context(_FAKES)
-        if log is not None:
-            stack.enter_context(log)
+    with unobserved(), _FAKES, log or nullcontext():
         yield
 
 

@@ -7,9 +7,9 @@ remembered under the call's key. What fakes cannot answer is asked with real zer
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,14 @@ STORAGE_READERS = {
     torch.Tensor.as_strided_scatter,
 }
 """Calls whose answer depends on where in its storage a tensor begins."""
+
+
+_UNDECLARED_WRITERS = {
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default,
+    torch.ops.aten.miopen_batch_norm.default,
+}
+"""Write their fourth and fifth argument, the running statistics, when the sixth says so; their schemas do not tell."""
 
 
 class Ref(NamedTuple):
@@ -293,7 +301,10 @@ class BodyLog(internals.TorchDispatchMode):
 def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[torch.Tensor]:
-    """The tensors that an ATen operation writes to, as its schema says."""
+    """The tensors that an ATen operation writes to, as its schema says (or should)."""
+    if func in _UNDECLARED_WRITERS:
+        running, training = args[3:5], args[5]
+        yield from (tensor for tensor in running if training and isinstance(tensor, torch.Tensor))
     if not func._schema.is_mutable:
         return
     for position, argument in enumerate(func._schema.arguments):
@@ -384,13 +395,20 @@ def _run(
     fake_mode: internals.FakeTensorMode | None,
 ) -> Answer:
     given = [leaf for leaf in (*leaves(args), *leaves(kwargs)) if isinstance(leaf, Generator)]
-    with ExitStack() as stack:
-        stack.enter_context(internals.DisableTorchFunction())
-        stack.enter_context(internals.no_user_modes())
-        if fake_mode is None:
-            stack.enter_context(kept_random_state(given))
+    with unobserved(), kept_random_state(given) if fake_mode is None else nullcontext():
         models = [stand_in_for(tensor, fake_mode) for tensor in tensors]
         return observe(fn, args, kwargs, tensors, models, fake_mode)[1]
+
+
+@contextmanager
+def unobserved() -> abc.Generator[None]:
+    """In the block, no mode or saved-tensor hook of the user's sees what is computed."""
+    with internals.DisableTorchFunction(), internals.no_user_modes():
+        before = internals.set_saved_tensor_hooks_ignored(True)
+        try:
+            yield
+        finally:
+            internals.set_saved_tensor_hooks_ignored(before)
 
 
 def observe(
@@ -413,7 +431,7 @@ def observe(
         return Generator(leaf.device) if isinstance(leaf, GeneratorProxy) else leaf
 
     args, kwargs = map_leaves(real, (tuple(args), dict(kwargs)))
-    with fake_mode or nullcontext(), log, internals.enable_python_dispatcher():
+    with fake_mode or nullcontext(), log:
         output = fn(*args, **kwargs)
     return output, _answer(output, tensors, models, log)
 

@@ -30,6 +30,7 @@ class PassContext:
     executors: the executors in order of preference.
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
+    derivation: how the program was differentiated, for backwards with fewer cotangents; None where it was not.
     report: facts that the running pass adds to its entry in `last_report`, such as {"recomputed": 3}.
     """
 
@@ -38,6 +39,7 @@ class PassContext:
     executors: Sequence[Any] = ()
     role: str = "computation"
     rebuild: Callable[[Sequence[Any]], Any] | None = None
+    derivation: Any = None
     report: dict[str, Any] = field(default_factory=dict)
 
     def names(self, *traces: Trace) -> Names:

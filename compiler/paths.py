@@ -42,8 +42,8 @@ def on_its_path(program: Program, run: Callable[..., Any]) -> Callable[..., Any]
 def too_many_paths(limit: int, latest: str) -> str:
     """The message for a call whose values ask for one path more than `limit`."""
     return (
-        f"the program has taken {limit} paths that depend on values of tensors, for inputs of this kind, and this call would "
-        f"take another one ({latest}).\n{WAY_ROUND}; jit(..., paths={2 * limit}) allows more"
+        f"the program has taken {limit} paths that depend on values of tensors, for inputs of this kind, and this call "
+        f"would take another one ({latest}).\n{WAY_ROUND}; jit(..., paths={2 * limit}) allows more"
     )
 
 

@@ -5,7 +5,8 @@ PyTorch's functions are bound here before an interpretation can stand in for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +44,7 @@ def same_random_state(one: RandomState, two: RandomState) -> bool:
 
 
 @contextmanager
-def kept_random_state(generators: Sequence[torch.Generator] = ()) -> Iterator[None]:
+def kept_random_state(generators: Sequence[torch.Generator] = ()) -> abc.Generator[None]:
     """Draws in the block leave the states as they are."""
     before = random_state(generators)
     try:

@@ -7,18 +7,25 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.autograd_function import Backwards, differentiable
 from tracemill.compiler.trace import Program, Trace
 
 
 def runner_of(
-    program: Program, rebuild: Callable[[Sequence[Any]], Any] | None
+    program: Program,
+    rebuild: Callable[[Sequence[Any]], Any] | None,
+    backwards: Backwards | None = None,
 ) -> Callable[..., Any]:
     """The function from the prologue's results to what the user's program returns.
 
     rebuild: from what the computation returns to what the program returns; None when they are the same.
+    backwards: of a program whose result requires grad.
     """
-    computation = program.computation.callable()
-    if not _needs_no_grad(program.computation):
+    if backwards is not None:
+        computation = differentiable(program, backwards)
+    else:
+        computation = program.computation.callable()
+    if backwards is None and not _needs_no_grad(program.computation):
         computation = getattr(computation, "__wrapped__", computation)
     if rebuild is None:
         return computation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -134,7 +135,7 @@ class Ambient(NamedTuple):
         return [*found, *(setting.name for setting, one, two in pairs if one != two)]
 
     @contextmanager
-    def in_force(self) -> Iterator[None]:
+    def in_force(self) -> abc.Generator[None]:
         """Sets `SETTINGS` and grad mode to these for the block, and autocast off."""
         with ExitStack() as stack:
             stack.enter_context(without_autocast())
@@ -148,7 +149,7 @@ class Ambient(NamedTuple):
 
 
 @contextmanager
-def without_autocast() -> Iterator[None]:
+def without_autocast() -> abc.Generator[None]:
     """Autocast off for the block, its cache left alone."""
     enabled = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
     for device in enabled:

@@ -210,7 +210,9 @@ class Specialisations:
         names = [parameter.name for parameter in self.form.parameters]
         if names != [proxy.name for proxy in program.prologue.args]:
             prologue = _renaming(prologue, self.form)
-        runner = on_its_path(program, run_without_autocast(runner_of(program, context.rebuild)))
+        backwards = backwards_of(program, context, history, passes, printer_of)
+        runner = runner_of(program, context.rebuild, backwards)
+        runner = on_its_path(program, run_without_autocast(runner))
         return Entry(program, prologue, runner, history)
 
     @property

@@ -76,8 +76,11 @@ from torch.overrides import _get_current_function_mode_stack as function_mode_st
 # Numbers of active dispatch modes: under somebody else's, a program is being traced or counted by them.
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 
-# torch.cond as function modes see it.
+# torch.cond and torch.while_loop as function modes see them, and the module whose function hands them to torch.compile.
+from torch._higher_order_ops import utils as higher_order
 from torch._higher_order_ops.cond import cond_op as cond_operator
+from torch._higher_order_ops.while_loop import while_loop_op as while_loop_operator
+from torch._ops import HigherOrderOperator
 
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
@@ -105,6 +108,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "HigherOrderOperator",
     "SingleLevelFunction",
     "TensorGuards",
     "TorchDispatchMode",
@@ -124,12 +128,14 @@ __all__ = [
     "get_math_sdp_enabled",
     "get_mem_efficient_sdp_enabled",
     "get_mkldnn_enabled",
+    "higher_order",
     "nn_functions",
     "no_torch_function",
     "no_user_modes",
-    "set_cudnn_enabled",
     "quiet_fakes",
+    "set_cudnn_enabled",
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",
+    "while_loop_operator",
 ]

@@ -51,6 +51,7 @@ def _entries(path: str) -> Iterator[tuple[Any, str]]:
 @lru_cache(maxsize=1)
 def _paths() -> dict[Any, str]:
     paths: dict[Any, str] = {}
+    own_names: set[str] = set()
     for namespace in _NAMESPACES:
         for value, path in _entries(namespace):
             try:
@@ -59,7 +60,9 @@ def _paths() -> dict[Any, str]:
                 continue
             own = getattr(value, "__name__", "")
             if path.endswith(f".{own}") and known.rpartition(".")[0] == namespace:
-                paths[value] = path  # torch.mm, not its other name torch.dsmm
+                # torch.mm, not its other names torch.dsmm and torch.spmm, which are equal to it.
+                paths[value] = min(known, path, key=len) if known in own_names else path
+                own_names.add(paths[value])
     return paths
 
 

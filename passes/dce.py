@@ -57,6 +57,7 @@ def has_effect(bsym: BoundSymbol) -> bool:
         isinstance(bsym.sym, prims.Check)
         or bsym.mutates
         or (bsym.is_random and bsym.sym not in READERS)
+        or (bsym.sym is prims.UNPACK_SEQUENCE and not bsym.output)  # a comment: "(empty sequence)"
     )
 
 

@@ -30,7 +30,7 @@ from tracemill.compiler.trace import Trace
 
 @dataclass(frozen=True)
 class DeleteLastUsed(Pass):
-    """Frees values after their last use; what the caller holds, it keeps."""
+    """Frees values after their last use; what the caller holds, it keeps, and a backward owns what was saved for it."""
 
     name: ClassVar[str] = "delete_last_used"
     stage: ClassVar[str] = "executor_fusion"
@@ -38,13 +38,16 @@ class DeleteLastUsed(Pass):
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
         """The trace with a `del` line after each last use."""
-        alive: set[Proxy] = {*trace.outputs, *trace.args}
+        held = () if context.role == "backward" else trace.args  # the backward's are handed over
+        alive: set[Proxy] = {*trace.outputs, *held}
         reversed_lines: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
             touched = dict.fromkeys([*bsym.inputs, *bsym.outputs])
             dead = [proxy for proxy in touched if proxy not in alive]
             if dead:
-                reversed_lines.append(prims.delete(dead))
+                reversed_lines.append(
+                    prims.delete(dead).from_bsym(source=bsym.source, module_path=bsym.module_path)
+                )
                 alive.update(dead)
             reversed_lines.append(bsym)
         return trace.replace(bound_symbols=reversed_lines[::-1])

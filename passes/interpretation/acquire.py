@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 import torch
 
 from tracemill.compiler import prims
-from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.errors import MutationError
 from tracemill.compiler.names import Names
+from tracemill.compiler.oracle import ORACLE, tensor_arguments
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
 from tracemill.passes.interpretation.inputs import Inputs
@@ -27,7 +29,7 @@ from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.outputs import Output, output_of
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.prologue import Fetcher, build_prologue
+from tracemill.passes.interpretation.prologue import Fetched, Fetcher, build_prologue
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting
 
@@ -66,6 +68,7 @@ class Acquire(ProgramPass):
         fetched = Fetcher(roots, names, checked=checked).fetch(own)
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
+        _keep_constants(interpreter, fetched, output, names)
         tensors = list(interpreter.lifted.values())
         arguments: list[Proxy] = [proxy for proxy, _ in tensors]
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
@@ -83,6 +86,39 @@ class Acquire(ProgramPass):
             attention=interpreter.uses_attention,
         )
         return Program(prologue, computation)
+
+
+def _keep_constants(
+    interpreter: Interpreter, fetched: Fetched, output: Output, names: Names
+) -> None:
+    """Gives each call a copy of a tensor that no name leads to and that it returns: eager makes it anew, unseen.
+
+    Raises MutationError where the program writes to one, which may be anybody's memory (`torch.from_numpy`).
+    """
+    constants = {proxy.storage for proxy in fetched.constants}
+    for bsym in interpreter.bound_symbols:
+        if bsym.mutates and any(
+            tensor.storage in constants
+            for position, tensor in enumerate(tensor_arguments(bsym.args, bsym.kwargs))
+            if bsym.answer is not None and position in bsym.answer.mutated
+        ):
+            raise MutationError(
+                f"{bsym.sym.name} at {bsym.source} writes to a tensor that was made unseen, such as by "
+                "torch.from_numpy; write to a clone of it"
+            )
+    returned = {value.storage for value in proxies(output.value) if isinstance(value, TensorProxy)}
+    for proxy in [proxy for proxy in fetched.constants if proxy.storage in returned]:
+        constant = TensorProxy(proxy.name, meta=proxy.meta, storage_offset=proxy.storage_offset)
+        proxy._name = names.fresh("v")
+        tensor = interpreter.replace_input(proxy, constant)
+        fetched.constants[fetched.constants.index(proxy)] = constant
+        fetched.lines[:] = [
+            prims.unpack(constant, tensor) if proxy in list(line.outputs) else line
+            for line in fetched.lines
+        ]
+        answer, _ = ORACLE.ask(torch.clone, (constant,), {})
+        line = BoundSymbol(symbol(torch.clone), (constant,), {}, proxy, answer=answer)
+        interpreter.bound_symbols.insert(0, line)
 
 
 def _module_of(target: Any) -> torch.nn.Module | None:

@@ -106,9 +106,7 @@ class Inputs:
         stand_in = self._interpreter.generator(proxy.name, value)
         if stand_in.proxy is not proxy:
             first = stand_in.proxy
-            self.check(
-                f"{subject}: the same generator as {first.name}", "{} is {}", proxy, first
-            )
+            self.check(f"{subject}: the same generator as {first.name}", "{} is {}", proxy, first)
             return stand_in
         condition = "type({0}) is {1} and {0}.device == {2}"
         self.check(f"{subject}: a generator", condition, proxy, Generator, value.device)

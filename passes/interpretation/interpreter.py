@@ -13,7 +13,6 @@ from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
 from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorMeta, TensorProxy
-from tracemill.compiler.random_state import Generator
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
@@ -43,7 +42,8 @@ class Bypass(internals.TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return self._interpreter.record(func, args, kwargs or {})
+        with internals.DisableTorchFunction():
+            return self._interpreter.record(func, args, kwargs or {})
 
 
 class Interpreter(TorchFunctionMode):
@@ -127,6 +127,14 @@ class Interpreter(TorchFunctionMode):
         made.recording = self
         return made
 
+    def replace_input(self, proxy: TensorProxy, other: TensorProxy) -> torch.Tensor:
+        """Makes `other` the proxy of the real tensor that `proxy` stood for; the tensor."""
+        for key, (known, tensor) in self.lifted.items():
+            if known is proxy:
+                self.lifted[key] = (other, tensor)
+                return tensor
+        raise LookupError(f"{proxy!r} is no input")
+
     def _input_of(self, proxy: Proxy) -> Any:
         """The real tensor or generator of an input's proxy."""
         for known, tensor in self.lifted.values():
@@ -174,14 +182,25 @@ class Interpreter(TorchFunctionMode):
             )
         if func in queries.PROXY_ANSWERS:
             return queries.PROXY_ANSWERS[func](self._to_proxies(args[0]))
-        if func is internals.cond_operator:
-            predicate, if_true, if_false, operands = (*args, *kwargs.values())
-            with self:
-                return (if_true if predicate else if_false)(*operands)
+        if isinstance(func, internals.HigherOrderOperator):
+            return self._higher_order(func, (*args, *kwargs.values()))
         if func in DEVICE_TAKERS and kwargs.get("device") is None:
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
         return self.record(queries.SPELLED.get(func, func), args, kwargs)
+
+    def _higher_order(self, operator: Any, args: Sequence[Any]) -> Any:
+        """Control flow runs as Python would run it, on the values that it asks for."""
+        with self:
+            if operator is internals.cond_operator:
+                predicate, if_true, if_false, operands = args
+                return (if_true if predicate else if_false)(*operands)
+            if operator is internals.while_loop_operator:
+                condition, body, carried, additional = args
+                while condition(*carried, *additional):
+                    carried = tuple(body(*carried, *additional))
+                return carried
+        raise UnsupportedError(f"{operator} is called{self._at()}; tracemill cannot compile that")
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""

@@ -132,5 +132,6 @@ SPELLED: dict[Any, Any] = {T.data.__get__: T.detach}
 def _no_grad_fn(proxy: Any) -> None:
     if proxy.requires_grad and not proxy.meta.is_leaf:
         raise UnsupportedError(
-            "the program asks for a tensor's grad_fn, which the compiled program does not have; ask requires_grad or is_leaf"
+            "the program asks for a tensor's grad_fn, which the compiled program does not have; ask requires_grad or "
+            "is_leaf"
         )

@@ -112,7 +112,7 @@ class TracedGenerator(Generator):
         return self.recording.value(_METHODS["get_offset"].impl, (self.proxy,), {})  # type: ignore[arg-type]
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.proxy.device
 
     def seed(self) -> int:
@@ -212,7 +212,7 @@ STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = tuple(
     for owner in owners
     for name, handler in handlers.items()
 )
-"""PyTorch's functions on random states, by owner and name, with what is done while tracing: `handler(recording, ...)`."""
+"""PyTorch's functions on random states, with what is done while tracing: `handler(recording, ...)`."""
 
 
 def effect_answer(spec: Any, arity: int) -> Answer:

@@ -6,7 +6,8 @@ on no input and no draw is worked out from the calls that it needs alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -147,7 +148,7 @@ class RealEnvironment:
         if copied is None:
             copied = self._storages[storage._cdata] = storage.clone()
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+        made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
         return torch._neg_view(made) if tensor.is_neg() else made
 
@@ -155,7 +156,7 @@ class RealEnvironment:
         return substitute(value, self._values)
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self) -> abc.Generator[None]:
         """Plain PyTorch under the settings around the program, with random states that are the environment's own."""
         before = random_state()
         token = interpretation.set(None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -89,11 +90,23 @@ def _clear_casts(recording: Any) -> None:
     _clear_autocast_cache()
 
 
+def _uncompiled(
+    recording: Any, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any] | None = None
+) -> Any:
+    """torch.cond and the like: seen by the interpreter, not handed to torch.compile."""
+    return fn(*args, **(kwargs or {}))
+
+
 _clear_autocast_cache = torch.clear_autocast_cache
 _compiler: Any = torch.compiler
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (torch, "Generator", _GeneratorName),
     (torch, "clear_autocast_cache", _standing_in(_clear_autocast_cache, _clear_casts)),
+    (
+        internals.higher_order,
+        "_hop_compile_and_call",
+        _standing_in(internals.higher_order._hop_compile_and_call, _uncompiled),
+    ),
     *(
         (owner, name, _standing_in(getattr(owner, name), handler))
         for owner, name, handler in STAND_INS
@@ -105,7 +118,7 @@ _originals: list[tuple[Any, str, Any]] = []
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _compiling() -> abc.Generator[None]:
     """PyTorch's flag says that it compiles, in this thread, and its functions on random states are stood in for."""
     global _active
     with _lock:
@@ -126,21 +139,21 @@ def _compiling() -> Iterator[None]:
 
 
 @contextmanager
-def _unchanged_random_state(generators: Sequence[torch.Generator]) -> Iterator[None]:
+def _unchanged_random_state(generators: Sequence[torch.Generator]) -> abc.Generator[None]:
     before = random_state(generators)
     try:
         yield
         if not same_random_state(random_state(generators), before):
             raise UnsupportedError(
-                "the program changed the state of a generator that it found by itself (a global, an attribute), or drew "
-                "numbers unseen; pass the generator to the jitted function as an argument"
+                "the program changed the state of a generator that it found by itself (a global, an attribute), or "
+                "drew numbers unseen; pass the generator to the jitted function as an argument"
             )
     finally:
         set_random_state(before)
 
 
 @contextmanager
-def _unchanged_settings(around: Ambient) -> Iterator[None]:
+def _unchanged_settings(around: Ambient) -> abc.Generator[None]:
     """Raises when the program leaves a setting changed, and puts all back."""
     depth, device = internals.function_mode_depth(), default_device()
     try:
@@ -175,11 +188,11 @@ def _restore(around: Ambient) -> None:
 @contextmanager
 def interpreting(
     interpreter: Interpreter, generators: Sequence[torch.Generator] = ()
-) -> Iterator[None]:
+) -> abc.Generator[None]:
     """The block's torch calls go to `interpreter`; everything is as before afterwards, also after an error.
 
-    generators: those whose state must not change meanwhile, besides PyTorch's own. Raises UnsupportedError when one did,
-    and when a setting of PyTorch is left changed.
+    generators: those whose state must not change meanwhile, besides PyTorch's own. Raises UnsupportedError when one
+    did, and when a setting of PyTorch is left changed.
     """
     token = interpretation.set(interpreter)
     try:

@@ -65,7 +65,8 @@ class TracedTensor(torch.Tensor):
                 f"{func} was called on {', '.join(names) or 'a value'} of a finished trace: the traced program stored it "
                 "outside (in an attribute, a global or a list); return it instead"
             )
-        return recording.record(func, args, kwargs or {})
+        with DisableTorchFunction():
+            return recording.record(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f'<traced {self.proxy.name}: "{self.proxy.type_string}">'

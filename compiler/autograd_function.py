@@ -1,0 +1,216 @@
+"""How a forward and its backward run as one torch.autograd.Function."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.values import leaves
+
+
+@dataclass(eq=False)
+class Backwards:
+    """The backwards of one specialisation, one for each set of outputs that have a cotangent.
+
+    whole: the one for all of them. make: the backward for some, by whether each has one. again: the program as eager
+    would run it, for gradients of gradients; raises UnsupportedError when there is none.
+    """
+
+    whole: Callable[..., Any]
+    make: Callable[[tuple[bool, ...]], Callable[..., Any]]
+    again: Callable[[], Callable[..., Any]]
+    _made: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def some(self, defined: tuple[bool, ...]) -> Callable[..., Any]:
+        """The backward for these cotangents, made on first use."""
+        with self._lock:
+            known = self._made.get(defined)
+            if known is None:
+                known = self._made[defined] = self.make(defined)
+            return known
+
+
+def bare(trace: Trace) -> Callable[..., Any]:
+    """The trace's function without its `no_grad`: autograd is off already where it is called."""
+    function = trace.callable()
+    return getattr(function, "__wrapped__", function)
+
+
+def differentiable(program: Program, backwards: Backwards) -> Callable[..., Any]:
+    """The function from the computation's inputs to the program's outputs, with gradients."""
+    shape = _Shape(program.computation)
+    function = _function(bare(program.computation), backwards, shape)
+    apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
+    if shape.is_one_tensor:
+        return apply
+    single, build = len(shape.outs) == 1, shape.build
+
+    def run(*inputs: Any) -> Any:
+        made = apply(*inputs)
+        return build((made,) if single else made, inputs)
+
+    return run
+
+
+class _Shape:
+    """What a computation returns: which tensors are new, which are inputs, which get cotangents."""
+
+    def __init__(self, computation: Trace) -> None:
+        self.result, (saved, _) = computation.output
+        positions: dict[Any, int] = {proxy: i for i, proxy in enumerate(computation.args)}
+        found = [leaf for leaf in leaves(self.result) if isinstance(leaf, TensorProxy)]
+        self.outs = tuple(dict.fromkeys(proxy for proxy in found if proxy not in positions))
+        self.is_one_tensor = isinstance(self.result, Proxy) and self.result in self.outs
+        self.differentiable = tuple(i for i, out in enumerate(self.outs) if out.requires_grad)
+        self.constant = tuple(i for i, out in enumerate(self.outs) if not out.requires_grad)
+        self.metas = tuple(self.outs[i].meta for i in self.differentiable)
+        self.wanted = tuple(
+            i for i, arg in enumerate(computation.args) if getattr(arg, "requires_grad", False)
+        )
+        places = {proxy: i for i, proxy in enumerate(saved)}
+        self.saved_inputs = tuple((i, places[p]) for p, i in positions.items() if p in places)
+        self.other_inputs = tuple(i for p, i in positions.items() if p not in places)
+        self._args = positions
+
+    def take(self, result: Any) -> tuple[torch.Tensor, ...]:
+        """The new tensors in what the computation returned, in order."""
+        if self.is_one_tensor:
+            return (result,)
+        found: dict[Any, torch.Tensor] = dict(zip(leaves(self.result), leaves(result), strict=True))
+        return tuple(found[out] for out in self.outs)
+
+    def build(self, made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> Any:
+        """The program's result from the new tensors and its inputs."""
+        by_proxy: dict[Any, torch.Tensor] = dict(zip(self.outs, made, strict=True))
+        args = self._args
+
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, Proxy):
+                return value
+            return inputs[args[value]] if value in args else by_proxy[value]
+
+        return _filled(self.result, leaf)
+
+
+def _filled(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A structure of tuples, lists and dicts made anew: the caller may change it."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_filled(item, leaf) for item in value])
+    if kind is dict:
+        return {key: _filled(item, leaf) for key, item in value.items()}
+    return leaf(value)
+
+
+def _function(
+    forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
+) -> type[internals.SingleLevelFunction]:
+    take, constant, others_of = shape.take, shape.constant, shape.other_inputs
+    whole, metas, picked = backwards.whole, shape.metas, shape.differentiable
+    strides = tuple(meta.stride for meta in metas)
+    all_differentiable = len(picked) == len(shape.outs)
+
+    class Compiled(internals.SingleLevelFunction):
+        """The forward and the backward of one specialisation."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            result, (tensors, others) = forward_of(*inputs)
+            ctx.save_for_backward(*tensors)
+            ctx.others = others
+            ctx.inputs = [(weakref.ref(inputs[i]), _version(inputs[i])) for i in others_of]
+            ctx.set_materialize_grads(False)
+            outs = take(result)
+            if constant:
+                ctx.mark_non_differentiable(*[outs[i] for i in constant])
+            return outs[0] if len(outs) == 1 else outs
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> Any:
+            given = cotangents if all_differentiable else [cotangents[i] for i in picked]
+            if torch.is_grad_enabled():
+                return _again(ctx, given, backwards.again(), shape)
+            run = whole
+            if any(cotangent is None for cotangent in given):
+                defined = tuple(cotangent is not None for cotangent in given)
+                if not any(defined):
+                    return (None,) * len(ctx.needs_input_grad)
+                run = backwards.some(defined)
+            arranged = [
+                cotangent if cotangent.stride() == stride else arranged_as(meta, cotangent)
+                for cotangent, stride, meta in zip(given, strides, metas, strict=True)
+                if cotangent is not None
+            ]
+            return run((_taken(ctx), ctx.others), arranged)
+
+    return Compiled
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _taken(ctx: Any) -> tuple[Any, ...]:
+    """The saved tensors, which the graph forgets unless it is retained: the backward frees them as it goes."""
+    saved = ctx.saved_tensors
+    ctx.maybe_clear_saved_tensors()
+    return saved
+
+
+def arranged_as(meta: TensorMeta, cotangent: torch.Tensor) -> torch.Tensor:
+    """A cotangent with the strides that the backward was recorded for."""
+    arranged = torch.empty_strided(
+        meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
+    )
+    return arranged.copy_(cotangent)
+
+
+def _again(ctx: Any, cotangents: Sequence[Any], program: Callable[..., Any], shape: _Shape) -> Any:
+    """Gradients that can be differentiated: the program runs again, line by line under autograd."""
+    inputs = _inputs(ctx, shape)
+    for i in shape.wanted:
+        inputs[i] = inputs[i].view_as(
+            inputs[i]
+        )  # hooks on the inputs themselves fire once, not here
+    outs = shape.take(program(*inputs))
+    there = [
+        (outs[i], c) for i, c in zip(shape.differentiable, cotangents, strict=True) if c is not None
+    ]
+    found = torch.autograd.grad(
+        [out for out, _ in there],
+        [inputs[i] for i in shape.wanted],
+        [cotangent for _, cotangent in there],
+        create_graph=True,
+        allow_unused=True,
+    )
+    gradients: list[Any] = [None] * len(inputs)
+    for i, gradient in zip(shape.wanted, found, strict=True):
+        gradients[i] = gradient
+    return tuple(gradients)
+
+
+def _inputs(ctx: Any, shape: _Shape) -> list[Any]:
+    saved = ctx.saved_tensors
+    inputs: list[Any] = [None] * (len(shape.saved_inputs) + len(shape.other_inputs))
+    for i, place in shape.saved_inputs:
+        inputs[i] = saved[place]
+    for i, (reference, version) in zip(shape.other_inputs, ctx.inputs, strict=True):
+        tensor = reference()
+        if tensor is None or _version(tensor) != version:
+            gone = "no longer exists" if tensor is None else "was modified in place"
+            raise UnsupportedError(
+                f"create_graph=True runs the jitted function's program again, but its input {i} {gone} since the call; "
+                "keep the inputs until the backward, or call the function without jit"
+            )
+        inputs[i] = tensor
+    return inputs

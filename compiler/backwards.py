@@ -1,0 +1,45 @@
+"""Makes the backwards of a specialisation: the one for all cotangents at once, the others when a call needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracemill.compiler.autograd_function import Backwards, bare
+from tracemill.compiler.ordering import RegisteredPass
+from tracemill.compiler.pass_base import Pass, PassContext
+from tracemill.compiler.pipeline import History, PrinterOf, run
+from tracemill.compiler.trace import Program
+from tracemill.passes.autograd_split.fewer_cotangents import with_fewer_cotangents
+from tracemill.passes.autograd_split.replay import replay
+
+
+def backwards_of(
+    program: Program,
+    context: PassContext,
+    history: History,
+    passes: Sequence[RegisteredPass],
+    printer_of: PrinterOf,
+) -> Backwards | None:
+    """The backwards of a compiled program; None when it has none."""
+    if program.backward is None:
+        return None
+    derivation = context.derivation
+    split = [step.program for step in history.steps if step.stage != "executor_fusion"][-1]
+    later = [
+        registered
+        for registered in passes
+        if registered.item.stage == "executor_fusion"
+        or (registered.item.stage == "autograd_split" and isinstance(registered.item, Pass))
+    ]
+
+    def make(defined: tuple[bool, ...]) -> Callable[..., Any]:
+        begun = with_fewer_cotangents(split, derivation, defined)
+        made = run(later, context, History(), printer_of, begun)
+        assert made.backward is not None
+        return bare(made.backward)
+
+    def again() -> Callable[..., Any]:
+        return replay(derivation.trace).callable()
+
+    return Backwards(bare(program.backward), make, again)

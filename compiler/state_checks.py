@@ -1,0 +1,246 @@
+"""Checks of Python state, a table at a time: what a prologue's text calls for dictionaries, sequences and modules.
+
+Python gives each state of a dictionary a version number, unique in the process. So a table is compared once, and then, as
+long as nobody writes to it, by that number alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from types import MethodType
+from typing import Any
+
+import torch
+
+from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.torch_internals import dict_version
+
+_EQUAL = (int, bool, str, bytes, range, torch.Size, torch.device, slice)
+_SEQUENCES = (tuple, list, deque)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+"""Stands for what is not there."""
+
+
+class TensorLike:
+    """Stands for a tensor that the program looked at without computing with it: any of the same metadata will do."""
+
+    __slots__ = ("kind", "meta")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.kind = type(tensor)
+        self.meta = TensorMeta.of(tensor)
+
+    def __repr__(self) -> str:
+        return f'a tensor "{self.meta.type_string}"'
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether a value is as expected: the same object, or an equal constant, or a container of such.
+
+    Stricter than ==, which holds 1, True and 1.0 for one, and 0.0 and -0.0; never calls an `__eq__` of the user's.
+    """
+    if found is expected:
+        return True
+    kind = type(found)
+    if type(expected) is TensorLike:
+        return kind is expected.kind and TensorMeta.of(found) == expected.meta
+    if kind is not type(expected):
+        return False
+    if kind is float:
+        return found.hex() == expected.hex()
+    if kind is complex:
+        return same((found.real, found.imag), (expected.real, expected.imag))
+    if kind in _EQUAL:
+        return found == expected
+    return _same_parts(found, expected, kind)
+
+
+def _same_parts(found: Any, expected: Any, kind: type) -> bool:
+    if issubclass(kind, enum.Enum):
+        return False  # members are compared by identity
+    if kind in _SEQUENCES:
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if kind is dict:
+        return (
+            len(found) == len(expected)
+            and all(map(same, found, expected))
+            and all(map(same, found.values(), expected.values()))
+        )
+    if kind in (set, frozenset):
+        return found == expected and {type(item) for item in found} == {
+            type(item) for item in expected
+        }
+    if kind is MethodType:
+        return found.__self__ is expected.__self__ and found.__func__ is expected.__func__
+    if kind is functools.partial:
+        return found.func is expected.func and same(
+            (found.args, found.keywords), (expected.args, expected.keywords)
+        )
+    return False
+
+
+class TableCheck:
+    """Checks a dictionary: the attributes of an object, the entries of a dict.
+
+    expected: the values that count, by key. watched: keys that must stay absent where they are not expected; None: all,
+    and the keys keep their order. version: the dictionary's version when it was last found to be as expected.
+    """
+
+    __slots__ = ("expected", "kind", "version", "watched")
+
+    def __init__(
+        self, table: dict[Any, Any], expected: dict[Any, Any], watched: frozenset[Any] | None
+    ) -> None:
+        self.kind = type(table)
+        self.expected = expected
+        self.watched = watched
+        self.version = dict_version(table) if self._fits(table) else -1
+
+    def check(self, table: Any) -> bool:
+        """Whether the table is as expected; if so, its version is remembered."""
+        if type(table) is not self.kind:
+            return False
+        version = dict_version(table)
+        if not self._fits(table):
+            return False
+        self.version = version
+        return True
+
+    def _fits(self, table: dict[Any, Any]) -> bool:
+        expected, watched = self.expected, self.watched
+        if watched is None:
+            if len(table) != len(expected) or not all(map(same, dict.keys(table), expected)):
+                return False
+        elif any(key in watched and key not in expected for key in dict.keys(table)):
+            return False
+        return all(
+            same(dict.get(table, key, ABSENT), value) for key, value in expected.items()
+        )
+
+    def why(self, table: Any) -> str:
+        """The first key that differs; empty when none does."""
+        if type(table) is not self.kind:
+            return "its type"
+        for key, value in self.expected.items():
+            if not same(dict.get(table, key, ABSENT), value):
+                return f"{key!r}"
+        return "" if self._fits(table) else "its keys"
+
+    def __tracemill_note__(self) -> str:
+        return f"expects {_listed(self.expected)}"
+
+
+class ItemsCheck:
+    """Checks the type, the length and the items of a list, deque or set."""
+
+    __slots__ = ("expected", "kind")
+
+    def __init__(self, kind: type, expected: Sequence[Any]) -> None:
+        self.kind = kind
+        self.expected = tuple(expected)
+
+    def check(self, items: Any) -> bool:
+        """Whether the items are as expected."""
+        expected = self.expected
+        return (
+            type(items) is self.kind
+            and len(items) == len(expected)
+            and (all(map(operator.is_, items, expected)) or self._fits(items))
+        )
+
+    def _fits(self, items: Any) -> bool:
+        if issubclass(self.kind, (set, frozenset)):
+            return same(set(items), set(self.expected))
+        return all(map(same, items, self.expected))
+
+    def __tracemill_note__(self) -> str:
+        return f"expects a {self.kind.__name__} of {len(self.expected)} items"
+
+
+class ModulesCheck:
+    """Checks of many modules at once: their classes, that they have no hooks, how many parameters and buffers each has.
+
+    tables: the modules' tables of parameters and buffers. hooks: the tables that must stay empty.
+    missing: (table, name) of parameters and buffers that are None.
+    """
+
+    __slots__ = ("_hooks", "_kinds", "_lengths", "_missing", "_modules", "_names", "_tables")
+
+    def __init__(
+        self,
+        modules: Sequence[torch.nn.Module],
+        tables: Sequence[dict[str, Any]],
+        hooks: Sequence[Mapping[Any, Any]],
+        missing: Sequence[tuple[dict[str, Any], str]],
+    ) -> None:
+        self._modules = tuple(modules)
+        self._kinds = [type(module) for module in modules]
+        self._tables = tuple(tables)
+        self._lengths = [len(table) for table in tables]
+        self._hooks = tuple(hooks)
+        self._missing = tuple(table for table, _ in missing)
+        self._names = tuple(name for _, name in missing)
+
+    def check(self) -> bool:
+        """Whether all are as they were."""
+        return (
+            not any(self._hooks)
+            and list(map(type, self._modules)) == self._kinds
+            and list(map(len, self._tables)) == self._lengths
+            and all(map(operator.is_, map(dict.get, self._missing, self._names), repeat(None)))
+        )
+
+    def __tracemill_note__(self) -> str:
+        return (
+            f"expects of {len(self._modules)} modules: the same classes, no hooks, as many parameters and buffers, "
+            f"{len(self._names)} of them None"
+        )
+
+
+class ArrayCheck:
+    """Checks the content of a numpy array."""
+
+    __slots__ = ("_expected",)
+
+    def __init__(self, array: Any) -> None:
+        self._expected = self._facts(array)
+
+    @staticmethod
+    def _facts(array: Any) -> tuple[Any, ...]:
+        return type(array), array.dtype, array.shape, array.strides, array.tobytes()
+
+    def check(self, array: Any) -> bool:
+        """Whether type, dtype, shape and bytes are as they were."""
+        return type(array) is self._expected[0] and self._facts(array) == self._expected
+
+    def __tracemill_note__(self) -> str:
+        return f"expects the {self._expected[1]} numbers of a numpy array of shape {self._expected[2]}"
+
+
+def _listed(values: Mapping[Any, Any]) -> str:
+    shown = [f"{key} {_short(value)}" for key, value in list(values.items())[:8]]
+    return ", ".join(shown) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+
+
+def _short(value: Any) -> str:
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+        text = repr(value)
+        return text if len(text) < 40 else f"{text[:36]}..."
+    return repr(value) if type(value) is TensorLike else f"a {type(value).__name__}"
+
+
+def held(values: Iterable[Any]) -> list[Any]:
+    """Values as a check holds them: a tensor by its metadata alone."""
+    return [TensorLike(value) if isinstance(value, torch.Tensor) else value for value in values]

@@ -1,0 +1,1 @@
+"""Autograd split: one program becomes two, the forward and the backward, and little is kept between them."""

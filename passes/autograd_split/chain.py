@@ -1,0 +1,193 @@
+"""The chain rule over a trace: from its outputs' cotangents to its arguments' gradients, line by line in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tracemill.compiler.body import NotCapturedError
+from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.names import Names
+from tracemill.compiler.oracle import ORACLE, NewTensor
+from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.trace import Trace
+from tracemill.passes.autograd_split.halves import distinct_tensors
+from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link
+from tracemill.passes.autograd_split.opaque import OpaqueLink
+from tracemill.passes.autograd_split.own_vjp import OwnVjpLink
+
+
+class Chained(NamedTuple):
+    """A backward as lines: from the cotangents of some outputs to a gradient, or None, for each argument."""
+
+    cotangents: tuple[TensorProxy, ...]
+    lines: tuple[BoundSymbol, ...]
+    gradients: tuple[TensorProxy | None, ...]
+
+
+class Derivation:
+    """A trace and how each of its lines is differentiated; gives a backward for any set of cotangents.
+
+    outputs: the tensors of the trace's output that a cotangent can come to, each once.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        given = set(trace.args)
+        self._free = {proxy for proxy in given if getattr(proxy, "requires_grad", False)}
+        self.outputs = tuple(
+            out for out in distinct_tensors(trace.output) if out.requires_grad and out not in given
+        )
+        self._links: dict[int, Link] = {}
+
+    def backward(self, defined: Sequence[TensorProxy]) -> Chained:
+        """The backward for cotangents of these outputs; what it makes has no name yet."""
+        starts = {out: _cotangent(out) for out in defined}
+        lines: list[BoundSymbol] = []
+        arrived: dict[TensorProxy, TensorProxy] = dict(starts)
+        with torch.no_grad():
+            for bsym in reversed(self.trace.bound_symbols):
+                outs = [out for out in _made(bsym) if out in arrived]
+                if not outs:
+                    continue
+                cotangents = {out: arrived.pop(out) for out in outs}
+                gradients = self._differentiate(bsym, cotangents, lines)
+                for tensor, gradient in gradients.items():
+                    known = arrived.get(tensor)
+                    arrived[tensor] = (
+                        gradient if known is None else _sum(known, gradient, bsym, lines)
+                    )
+        gradients = tuple(
+            arrived.get(arg) if isinstance(arg, TensorProxy) and arg in self._free else None
+            for arg in self.trace.args
+        )
+        return Chained(tuple(starts.values()), tuple(lines), gradients)
+
+    def _differentiate(
+        self,
+        bsym: BoundSymbol,
+        cotangents: dict[TensorProxy, TensorProxy],
+        lines: list[BoundSymbol],
+    ) -> Gradients:
+        link = self._links.get(id(bsym))
+        if link is None:
+            link = self._links[id(bsym)] = _link(bsym, self._free)
+        if not set(cotangents) <= set(link.outputs):
+            link = self._leave_to_autograd(bsym, cotangents)
+        try:
+            return link.backward(cotangents, lines.append)
+        except NotCapturedError:
+            return self._leave_to_autograd(bsym, cotangents).backward(cotangents, lines.append)
+
+    def _leave_to_autograd(
+        self, bsym: BoundSymbol, cotangents: dict[TensorProxy, TensorProxy]
+    ) -> OpaqueLink:
+        link = self._links[id(bsym)] = OpaqueLink(bsym)
+        lost = [out.name for out in cotangents if out not in link.outputs]
+        if lost or bsym.sym.impl is None:
+            raise UnsupportedError(
+                f"{bsym.sym.name}{at(bsym)} has no derivative with respect to {', '.join(lost) or 'its arguments'}; "
+                "give its symbol a vjp, or detach its arguments"
+            )
+        return link
+
+    def also_needed(self) -> tuple[Proxy, ...]:
+        """What the backwards for fewer cotangents may read besides; to be asked after the backward for all of them."""
+        if len(self.outputs) < 2:
+            return ()
+        reach: dict[Proxy, int] = {out: 1 << i for i, out in enumerate(self.outputs)}
+        found: dict[Proxy, None] = {}
+        for bsym in reversed(self.trace.bound_symbols):
+            outs = [out for out in _made(bsym) if reach.get(out)]
+            link = self._links.get(id(bsym))
+            if not outs or link is None:
+                continue
+            subsets = set(_subsets(outs, reach))
+            if len({reach[out] for out in outs}) > 1 or isinstance(link, OpaqueLink):
+                found.update(dict.fromkeys(link.also_needed(subsets)))
+            together = 0
+            for out in outs:
+                together |= reach[out]
+            for tensor in link.wanted:
+                reach[tensor] = reach.get(tensor, 0) | together
+        return tuple(found)
+
+    def forward(self) -> tuple[BoundSymbol, ...]:
+        """The trace's lines, those opened whose inner values a backward reads."""
+        lines: list[BoundSymbol] = []
+        for bsym in self.trace.bound_symbols:
+            link = self._links.get(id(bsym))
+            lines.extend([bsym] if link is None else link.forward())
+        return tuple(lines)
+
+
+def _made(bsym: BoundSymbol) -> list[TensorProxy]:
+    """The tensors that a line makes and gradients may flow to."""
+    given = set(bsym.inputs)
+    own = bsym.sym.vjp is not None and any(getattr(v, "requires_grad", False) for v in given)
+    return [
+        out
+        for out in dict.fromkeys(bsym.outputs)
+        if isinstance(out, TensorProxy) and out not in given and (out.requires_grad or own)
+    ]
+
+
+def _link(bsym: BoundSymbol, free: set[Proxy]) -> Link:
+    if bsym.sym.vjp is not None:
+        return OwnVjpLink(bsym)
+    return oracle_link(bsym, free) or OpaqueLink(bsym)
+
+
+def _subsets(
+    outs: Sequence[TensorProxy], reach: dict[Proxy, int]
+) -> Iterator[tuple[TensorProxy, ...]]:
+    """The sets of outputs that have a cotangent when one output of the program has."""
+    together = 0
+    for out in outs:
+        together |= reach[out]
+    for bit in range(together.bit_length()):
+        subset = tuple(out for out in outs if reach[out] >> bit & 1)
+        if subset:
+            yield subset
+
+
+def _cotangent(out: TensorProxy) -> TensorProxy:
+    proxy = TensorProxy("t", meta=out.meta.replace(requires_grad=False, is_leaf=True))
+    proxy._name = UNNAMED
+    return proxy
+
+
+def _sum(
+    one: TensorProxy, other: TensorProxy, bsym: BoundSymbol, lines: list[BoundSymbol]
+) -> TensorProxy:
+    """Emits the sum of two gradients of a value that `bsym` uses, in the order in which eager adds them."""
+    answer, tensors = ORACLE.ask(torch.add, (one, other), {})
+
+    def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+        made = TensorProxy("t", meta=spec.meta, storage=storage, storage_offset=offset)
+        made._name = UNNAMED
+        return made
+
+    total = answer.instantiate(tensors, make)
+    lines.append(
+        BoundSymbol(
+            symbol(torch.add),
+            (one, other),
+            {},
+            total,
+            source=bsym.source,
+            module_path=bsym.module_path,
+            answer=answer,
+        )
+    )
+    return total
+
+
+def name_values(lines: Sequence[BoundSymbol], first: Sequence[Any], names: Names) -> None:
+    """Numbers the values that have no name yet, in the order of their lines."""
+    for proxy in (*first, *(out for bsym in lines for out in bsym.outputs)):
+        if isinstance(proxy, TensorProxy) and proxy._name == UNNAMED:
+            proxy._name = names.fresh(proxy.prefix)

@@ -1,0 +1,43 @@
+"""Fewer cotangents: the backward for a call of which only some outputs are used, made when it is first needed.
+
+The forward has run by then, so what it saves is settled; a missing cotangent is no zero: its terms are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracemill.compiler.names import Names
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.trace import Program
+from tracemill.compiler.values import proxies
+from tracemill.passes.autograd_split.chain import Derivation, name_values
+from tracemill.passes.autograd_split.halves import Halves
+from tracemill.passes.autograd_split.restoring import producers, restored
+
+
+def with_fewer_cotangents(
+    program: Program, derivation: Derivation, defined: Sequence[bool]
+) -> Program:
+    """A split program with another backward: for cotangents of those outputs only that `defined` says.
+
+    Raises UnsupportedError when it needs a value that the forward neither saved nor can make again.
+    """
+    outs = [out for out, there in zip(derivation.outputs, defined, strict=True) if there]
+    chained = derivation.backward(outs)
+    names = Names({*program.prologue.names, *program.computation.names})
+    name_values(chained.lines, chained.cotangents, names)
+    result, kept = program.computation.output
+    saved = tuple(proxies(kept))
+    made_by = producers(program.computation.bound_symbols)
+    free: set[Proxy] = set(saved)
+    lines = restored(chained.lines, chained.gradients, made_by, free)
+    computation = program.computation.replace(output=result)
+    halves = Halves(computation, chained.cotangents, tuple(lines), chained.gradients)
+    made = halves.program(program, saved=saved)
+    missing = ", ".join(
+        out.name for out, there in zip(derivation.outputs, defined, strict=True) if not there
+    )
+    assert made.backward is not None
+    note = f"for calls without a cotangent of {missing}"
+    return program.replace(backward=made.backward.replace(notes=(note,)))

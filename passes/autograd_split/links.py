@@ -1,0 +1,197 @@
+"""Links: how one line of the forward is differentiated.
+
+A link is asked for its backward when the chain reaches it, and afterwards for the lines that stand in the forward: the
+line itself, or, where the backward reads values from inside, the operations that it consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tracemill.compiler.body import NotCapturedError, Step
+from tracemill.compiler.derivative import DERIVATIVES, Backward, Cotangents, Derivative
+from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.oracle import Ref, map_refs, tensor_arguments
+from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, symbol
+
+UNNAMED = ""
+"""The name of values until all of a program's are known, so that they can be numbered in order."""
+
+Gradients = Mapping[TensorProxy, TensorProxy]
+
+
+class Link(Protocol):
+    """One line of the forward that gradients flow through.
+
+    bsym: the line. outputs: its differentiable outputs. wanted: its arguments that get a gradient.
+    """
+
+    bsym: BoundSymbol
+    outputs: tuple[TensorProxy, ...]
+    wanted: tuple[TensorProxy, ...]
+
+    def backward(
+        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+    ) -> Gradients:
+        """Emits the lines that differentiate it for these cotangents of its outputs."""
+        ...
+
+    def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
+        """What the forward must keep in case that only some outputs have a cotangent."""
+        ...
+
+    def forward(self) -> Sequence[BoundSymbol]:
+        """The lines that stand in the forward."""
+        ...
+
+
+class OracleLink:
+    """A link whose derivative the oracle tells.
+
+    free: the program's inputs, which require grad also where autograd is off.
+    """
+
+    def __init__(self, bsym: BoundSymbol, derivative: Derivative, free: set[Proxy]) -> None:
+        self.bsym = bsym
+        self._derivative = derivative
+        self._body = derivative.body
+        tensors = tensor_arguments(bsym.args, bsym.kwargs)
+        outs = bsym.flat_outs
+        self._kept = frozenset(i for i, tensor in enumerate(tensors) if tensor in free)
+        self._positions: dict[TensorProxy, int] = {outs[i]: i for i in derivative.differentiable}
+        self.outputs: tuple[TensorProxy, ...] = tuple(self._positions)
+        self.wanted = tuple(tensors[position] for position in derivative.wanted)
+        self._tensors = tensors
+        self._values: dict[int, TensorProxy] = dict(enumerate(tensors))
+        self._storages: dict[Any, Storage] = {}
+        for position, tensor in enumerate(tensors):
+            self._storages.setdefault(self._body.storage(Ref(position)), tensor.storage)
+        for ref, out in zip(derivative.outputs, outs, strict=True):
+            if ref is not None:
+                self._values.setdefault(ref.index, out)
+                self._storages.setdefault(self._body.storage(ref), out.storage)
+        self._outside = set(self._values)
+        self._opened = False
+        self._settled = False
+
+    def backward(
+        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+    ) -> Gradients:
+        told = self._told(cotangents)
+        views = self._views(told, settle=True)
+        values = dict(self._values)
+        pairs = [(out, cotangents[out]) for out in self._positions if out in cotangents]
+        for ref, (_, cotangent) in zip(told.cotangents, pairs, strict=True):
+            values[ref.index] = cotangent
+        for step in (*views, *told.steps):
+            emit(self._bound(step, values))
+        return {
+            self._tensors[position]: values[ref.index]
+            for position, ref in told.gradients.items()
+            if ref is not None
+        }
+
+    def _told(self, cotangents: Mapping[TensorProxy, TensorProxy]) -> Backward:
+        asked: Cotangents = tuple(
+            (position, cotangents[out].meta.replace(requires_grad=False, is_leaf=True))
+            for out, position in self._positions.items()
+            if out in cotangents
+        )
+        return self._derivative.backward(asked)
+
+    def _views(self, told: Backward, *, settle: bool) -> list[Step]:
+        """The views to make again in the backward; opens the line where it takes more than views."""
+        steps: list[Step] = []
+        for ref in told.needs:
+            made = self._body.regeneration(ref, self._outside)
+            if made is None:
+                self._open()
+                return []
+            steps.extend(step for step in made if step not in steps)
+        if self._opened:
+            return []
+        if settle and not self._settled and not self._derivative.same_without_grad(self._kept):
+            self._open()
+            return []
+        self._settled = self._settled or settle
+        return steps
+
+    def _open(self) -> None:
+        if self._opened:
+            return
+        if self._settled:
+            raise UnsupportedError(
+                f"the backward of {self.bsym.sym.name}{at(self.bsym)} needs values that were not saved, because only "
+                "some of the program's outputs have a cotangent; use all of its outputs that require grad"
+            )
+        self._opened = self._settled = True
+        self._lines = [self._bound(step, self._values) for step in self._derivative.steps]
+
+    def _bound(self, step: Step, values: dict[int, TensorProxy]) -> BoundSymbol:
+        """A step on proxies; what it makes is added to `values`."""
+
+        def made(leaf: Any) -> Any:
+            if type(leaf) is not Ref:
+                return leaf
+            known = values.get(leaf.index)
+            if known is None:
+                known = values[leaf.index] = self._made(leaf)
+            return known
+
+        return BoundSymbol(
+            symbol(step.fn),
+            map_refs(made, step.args),
+            map_refs(made, step.kwargs),
+            map_refs(made, step.output),
+            source=self.bsym.source,
+            module_path=self.bsym.module_path,
+            answer=step.answer,
+        )
+
+    def _made(self, ref: Ref) -> TensorProxy:
+        meta = self._body.meta(ref)
+        key = self._body.storage(ref)
+        storage = self._storages.get(key)
+        if storage is None:
+            storage = self._storages[key] = Storage(meta.nbytes)
+        proxy = TensorProxy("t", meta=meta, storage=storage, storage_offset=self._body.offset(ref))
+        proxy._name = UNNAMED
+        return proxy
+
+    def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
+        found: dict[Proxy, None] = {}
+        for subset in subsets:
+            told = self._told({out: out for out in subset})
+            self._views(told, settle=False)
+            read = [ref for step in told.steps for ref in step.inputs]
+            sources = [
+                source
+                for ref in told.needs
+                for step in self._body.regeneration(ref, self._outside) or ()
+                for source in step.inputs
+            ]
+            found.update(
+                (self._values[r.index], None) for r in (*read, *sources) if r.index in self._values
+            )
+        return found
+
+    def forward(self) -> Sequence[BoundSymbol]:
+        return self._lines if self._opened else [self.bsym]
+
+
+def at(bsym: BoundSymbol) -> str:
+    """Where a line comes from, for messages."""
+    return "" if bsym.source is None else f" at {bsym.source.file}:{bsym.source.line}"
+
+
+def oracle_link(bsym: BoundSymbol, free: set[Proxy]) -> OracleLink | None:
+    """The link of a line whose derivative PyTorch tells on fakes, or None."""
+    if bsym.sym.impl is None:
+        return None
+    try:
+        derivative = DERIVATIVES.ask(bsym.sym.impl, bsym.args, bsym.kwargs)
+    except NotCapturedError:
+        return None
+    return OracleLink(bsym, derivative, free)

@@ -1,0 +1,198 @@
+"""Opaque links: lines that autograd differentiates anew at each call.
+
+User code keeps its own backward (`torch.autograd.Function`, custom operators), and so does what fakes cannot tell. In
+the forward, before and after:
+
+    t0 = Scale_apply(x, 2.0)
+
+    t1 = x.detach().requires_grad_()
+    with torch.enable_grad():
+      t2 = Scale_apply(t1, 2.0)
+    t0 = t2.detach()
+
+In the backward:
+
+    t4, = torch.autograd.grad((t2,), (t1,), (t3,), retain_graph=True, allow_unused=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.oracle import ORACLE, stand_in_for, tensor_arguments, unobserved
+from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
+from tracemill.compiler.values import leaves, map_leaves, substitute
+from tracemill.passes.autograd_split.links import UNNAMED, Gradients
+
+
+class _Leaf(Symbol):
+    """`t1 = x.detach().requires_grad_()`: where a line's own graph begins."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        (tensor,) = bsym.args
+        return [f"{writer.target(bsym.output)} = {writer.value(tensor)}.detach().requires_grad_()"]
+
+
+class _Detached(Symbol):
+    """`t0 = t2.detach()`: the value without its line's own graph."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        (tensor,) = bsym.args
+        return [f"{writer.target(bsym.output)} = {writer.value(tensor)}.detach()"]
+
+
+class _Watched(Symbol):
+    """A call under `torch.enable_grad()`; the first argument is the symbol that is called."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        called, *args = bsym.args
+        call = writer.call(called.bind(*args, output=bsym.output, **bsym.kwargs))
+        return ["with torch.enable_grad():", f"  {writer.target(bsym.output)} = {call}"]
+
+
+class _Gradients(Symbol):
+    """`t4, = torch.autograd.grad(outputs, inputs, cotangents, ...)`: the gradients through a line's own graph."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        args = ", ".join(map(writer.value, bsym.args))
+        options = "retain_graph=True, allow_unused=True"
+        return [f"{writer.target(bsym.output)} = torch.autograd.grad({args}, {options})"]
+
+
+LEAF = _Leaf("leaf")
+DETACHED = _Detached("detached")
+WATCHED = _Watched("watched")
+GRADIENTS = _Gradients("gradients")
+
+
+class OpaqueLink:
+    """A link that is left to autograd at each call."""
+
+    def __init__(self, bsym: BoundSymbol) -> None:
+        self.bsym = bsym
+        tensors = tensor_arguments(bsym.args, bsym.kwargs)
+        given = set(tensors)
+        self.wanted = tuple(tensor for tensor in tensors if tensor.requires_grad)
+        self._leaves = {
+            tensor: _unnamed(tensor.meta.replace(is_leaf=True)) for tensor in self.wanted
+        }
+        self._watched: dict[Proxy, TensorProxy] = {
+            out: _unnamed(out.meta, like=out)
+            for out in bsym.outputs
+            if isinstance(out, TensorProxy) and out not in given
+        }
+        self.outputs = tuple(
+            out for out in self._watched if isinstance(out, TensorProxy) and out.requires_grad
+        )
+
+    def backward(
+        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+    ) -> Gradients:
+        pairs = [(out, cotangents[out]) for out in self.outputs if out in cotangents]
+        metas = probe(self.bsym, [(out, cotangent.meta) for out, cotangent in pairs])
+        made = {
+            tensor: _unnamed(meta)
+            for tensor, meta in zip(self.wanted, metas, strict=True)
+            if meta is not None
+        }
+        emit(
+            BoundSymbol(
+                GRADIENTS,
+                (
+                    tuple(self._watched[out] for out, _ in pairs),
+                    tuple(self._leaves[tensor] for tensor in made),
+                    tuple(cotangent for _, cotangent in pairs),
+                ),
+                {},
+                tuple(made.values()),
+                source=self.bsym.source,
+                module_path=self.bsym.module_path,
+            )
+        )
+        return made
+
+    def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
+        return (*self._watched.values(), *self._leaves.values())
+
+    def forward(self) -> Sequence[BoundSymbol]:
+        args, kwargs = substitute((self.bsym.args, self.bsym.kwargs), {**self._leaves})
+        output = substitute(self.bsym.output, {**self._watched})
+        where: dict[str, Any] = {
+            "source": self.bsym.source,
+            "module_path": self.bsym.module_path,
+        }
+        return [
+            *(BoundSymbol(LEAF, (old,), {}, new, **where) for old, new in self._leaves.items()),
+            BoundSymbol(
+                WATCHED,
+                (self.bsym.sym, *args),
+                kwargs,
+                output,
+                subsymbols=(),
+                answer=self.bsym.answer,
+                **where,
+            ),
+            *(
+                BoundSymbol(DETACHED, (new,), {}, old, **where)
+                for old, new in self._watched.items()
+            ),
+        ]
+
+
+def _unnamed(meta: TensorMeta, like: TensorProxy | None = None) -> TensorProxy:
+    proxy = TensorProxy("t", meta=meta, storage=None if like is None else like.storage)
+    proxy._name = UNNAMED
+    return proxy
+
+
+def probe(
+    bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorMeta]]
+) -> list[TensorMeta | None]:
+    """The metadata of the gradients of a line's arguments, None for those that get none.
+
+    Asked by running the call and its backward, on fakes if they can, else on zeros.
+    """
+    try:
+        return _probe(bsym, cotangents, ORACLE.fake_mode)
+    except Exception:
+        return _probe(bsym, cotangents, None)
+
+
+def _probe(
+    bsym: BoundSymbol,
+    cotangents: Sequence[tuple[TensorProxy, TensorMeta]],
+    fake_mode: internals.FakeTensorMode | None,
+) -> list[TensorMeta | None]:
+    assert bsym.sym.impl is not None
+    tensors = tensor_arguments(bsym.args, bsym.kwargs)
+    with ExitStack() as stack:
+        stack.enter_context(unobserved())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        models = {tensor: stand_in_for(tensor, fake_mode) for tensor in tensors}
+        given = [
+            stand_in_for(TensorProxy("cotangent", meta=meta), fake_mode) for _, meta in cotangents
+        ]
+        if fake_mode is not None:
+            stack.enter_context(fake_mode)
+        stack.enter_context(torch.enable_grad())
+        args, kwargs = map_leaves(
+            lambda leaf: models.get(leaf, leaf) if isinstance(leaf, TensorProxy) else leaf,
+            (bsym.args, bsym.kwargs),
+        )
+        results = dict(zip(bsym.flat_outs, leaves(bsym.sym.impl(*args, **kwargs)), strict=True))
+        found = torch.autograd.grad(
+            [results[out] for out, _ in cotangents],
+            [models[tensor] for tensor in tensors if tensor.requires_grad],
+            given,
+            allow_unused=True,
+        )
+    return [
+        TensorMeta.of(gradient) if isinstance(gradient, torch.Tensor) else None
+        for gradient in found
+    ]
