@@ -118,17 +118,14 @@ class Derivative:
         fakes = [stand_in_for(proxy, _FAKES) for proxy in proxies]
         refs = tuple(map(self._log.add, fakes))
         with _telling_failures(self._fn), _watching(self._log):
-            found = torch.autograd.grad(
+            found: Any = torch.autograd.grad(
                 [self._outputs[position] for position, _ in cotangents],
                 [self._models[position] for position in self.wanted],
                 fakes,
                 retain_graph=True,
                 allow_unused=True,
             )
-        raw = [
-            self._log.add(gradient) if isinstance(gradient, torch.Tensor) else None
-            for gradient in found
-        ]
+        raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
         self.body.given.update(ref.index for ref in refs)
         with _watching(None), torch.no_grad():
             steps = self.body.take()

@@ -186,13 +186,10 @@ def _probe(
             (bsym.args, bsym.kwargs),
         )
         results = dict(zip(bsym.flat_outs, leaves(bsym.sym.impl(*args, **kwargs)), strict=True))
-        found = torch.autograd.grad(
+        found: Any = torch.autograd.grad(
             [results[out] for out, _ in cotangents],
             [models[tensor] for tensor in tensors if tensor.requires_grad],
             given,
             allow_unused=True,
         )
-    return [
-        TensorMeta.of(gradient) if isinstance(gradient, torch.Tensor) else None
-        for gradient in found
-    ]
+    return [None if gradient is None else TensorMeta.of(gradient) for gradient in found]

@@ -72,7 +72,7 @@ class OwnVjpLink:
     ) -> TensorProxy:
         scratch = Trace("backward", [one, other])
         with tracectx(scratch):
-            total = torch.add(one, other)  # type: ignore[call-overload]
+            total: Any = torch.add(one, other)  # type: ignore[call-overload]
         total._name = UNNAMED
         emit(scratch.bound_symbols[0])
         return total
