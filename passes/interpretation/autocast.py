@@ -106,7 +106,7 @@ def _with_casts(
     changed: dict[TensorProxy, Any],
 ) -> tuple[Any]:
     """The casts and the call on what they give, where that is all that autocast does; else the operations."""
-    models = {
+    models: dict[Any, Any] = {
         tensors[position]: TensorProxy(meta=answer.metas[operation.output.index])
         for position, operation in cast.items()
     }

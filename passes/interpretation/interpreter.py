@@ -91,9 +91,10 @@ class Interpreter(TorchFunctionMode):
         if known is None:
             if type(tensor) not in _TENSOR_TYPES:
                 raise UnsupportedError(
-                    f"a tensor of class {type(tensor).__name__} cannot be traced{self._at()}: only plain tensors and parameters can"
+                    f"a tensor of class {type(tensor).__name__} cannot be traced{self._at()}: only plain tensors and "
+                    "parameters can"
                 )
-            offset = tensor.storage_offset() if tensor.layout == torch.strided else 0
+            offset = int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
             storage = (
                 Storage(tensor.untyped_storage().nbytes())
                 if tensor.layout == torch.strided
@@ -173,7 +174,7 @@ class Interpreter(TorchFunctionMode):
         if (
             func in queries.METADATA
             or func in queries.SETTINGS
-            or internals.functorch_interpreter() is not None
+            or internals.functorch_interpreter() is not None  # pyright: ignore[reportUnnecessaryComparison]
         ):
             return func(*args, **kwargs)
         if func in queries.REFUSED:

@@ -150,7 +150,7 @@ class RealEnvironment:
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
-        return torch._neg_view(made) if tensor.is_neg() else made
+        return torch.ops.aten._neg_view.default(made) if tensor.is_neg() else made
 
     def _real(self, value: Any) -> Any:
         return substitute(value, self._values)
