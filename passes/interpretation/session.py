@@ -146,7 +146,8 @@ def _unchanged_random_state(generators: Sequence[torch.Generator]) -> abc.Genera
         if not same_random_state(random_state(generators), before):
             raise UnsupportedError(
                 "the program changed the state of a generator that it found by itself (a global, an attribute), or "
-                "drew numbers unseen; pass the generator to the jitted function as an argument"
+                "drew numbers unseen; pass the generator to the jitted function as an argument, and call torch.manual_seed "
+                "as that, not by a name imported from torch"
             )
     finally:
         set_random_state(before)
