@@ -175,7 +175,7 @@ class Printer:
             yield f"{line}  # {beside}" if beside and index == len(lines) - 1 else line
 
     def _return(self, trace: Trace, writer: Writer) -> str:
-        if isinstance(trace.output, tuple) and trace.output:
+        if type(trace.output) is tuple and trace.output:
             items = [writer.value(item) for item in trace.output]
             return f"return {writer.value(trace.output) if len(items) == 1 else parenthesized(items)}"
         return f"return {writer.value(trace.output)}"

@@ -117,7 +117,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_prints_as_an_expression_that_gives_it_back(value: Any) -> None:
     trace = tm.Trace("values", [], [], [value])
     function: Callable[..., Any] = trace.callable("minimal")
