@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -106,8 +107,8 @@ def _run_one(
     try:
         made = item.run(program, context)
         for role, trace in given.items():
-            if len(lines[role]) != len(trace.bound_symbols) or any(
-                map(_differ, lines[role], trace.bound_symbols)
+            if len(lines[role]) != len(trace.bound_symbols) or not all(
+                map(operator.is_, lines[role], trace.bound_symbols)
             ):
                 trace.bound_symbols[:] = lines[role]
                 raise TypeError(
@@ -120,10 +121,6 @@ def _run_one(
             raise  # the user's own
         raise PassError(_failure(registered, program, context, error)) from error
     return _stamped(item.stage, item.name, program, made, printer_of(item.stage))
-
-
-def _differ(one: Any, other: Any) -> bool:
-    return one is not other
 
 
 def _failure(

@@ -11,6 +11,7 @@ An error shows the trace with the fault below its line:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,9 +42,21 @@ def verify(trace: Trace, previous: Trace | None = None) -> None:
     Every name is defined once and before its use, a freed value is not used, and outputs are as the oracle says.
     previous: a trace that was verified already; what PyTorch says of the lines that are its own is not asked again.
     """
+    if previous is not None and _is_copy(trace, previous):
+        return
     known = set() if previous is None else {id(bsym) for bsym in previous.bound_symbols}
     for index, fault in _faults(trace, known):
         raise TraceError(f"ill-formed trace: {fault}\n{marked(trace, index, fault)}")
+
+
+def _is_copy(trace: Trace, other: Trace) -> bool:
+    return (
+        trace.output is other.output
+        and len(trace.bound_symbols) == len(other.bound_symbols)
+        and all(map(operator.is_, trace.bound_symbols, other.bound_symbols))
+        and len(trace.args) == len(other.args)
+        and all(map(operator.is_, trace.args, other.args))
+    )
 
 
 def verify_program(program: Program) -> None:
