@@ -15,8 +15,9 @@ After:
       t2 = torch.add(t0, t0)
       return t2
 
-Never merged: random draws, writes and values that are written to, calls under different grad modes, constants that
-only compare equal (1, True and 1.0; 0.0 and -0.0), and tensors that the caller gets, which must stay two.
+Never merged: values that require grad (their gradients would be summed in another order than eager's), random draws,
+writes and values that are written to, calls under different grad modes, constants that only compare equal (1, True and
+1.0; 0.0 and -0.0), and tensors that the caller gets, which must stay two.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ def _is_unique(bsym: BoundSymbol, apart: set[Storage]) -> bool:
         return True
     values = [*bsym.outputs, *bsym.inputs]
     made = [value for value in values if isinstance(value, TensorProxy)]
+    if any(value.requires_grad for value in bsym.outputs if isinstance(value, TensorProxy)):
+        return True  # its gradients would be summed in another order, or in a lower precision, than eager's
     return not made or any(value.storage in apart for value in made)
 
 

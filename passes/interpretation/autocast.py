@@ -153,7 +153,8 @@ def _same_operations(plain: Answer | None, answer: Answer, refs: dict[int, Ref])
 def _cast(recording: Recording, tensor: TensorProxy, kwargs: dict[str, Any]) -> TensorProxy:
     meta = tensor.meta
     cached = (
-        torch.is_autocast_cache_enabled()
+        torch.is_grad_enabled()
+        and torch.is_autocast_cache_enabled()
         and meta.dtype is torch.float32
         and meta.requires_grad
         and meta.is_leaf
