@@ -21,10 +21,11 @@ from tracemill.compiler.values import leaves
 class Backwards:
     """The backwards of one specialisation, one for each set of outputs that have a cotangent.
 
-    whole: the one for all of them. make: the backward for some, by whether each has one. again: the program as eager
-    would run it, for gradients of gradients; raises UnsupportedError when there is none.
+    cotangents: their metadata. whole: the backward for all of them. make: the backward for some, by whether each has
+    one. again: the program as eager would run it, for gradients of gradients; raises UnsupportedError when there is none.
     """
 
+    cotangents: tuple[TensorMeta, ...]
     whole: Callable[..., Any]
     make: Callable[[tuple[bool, ...]], Callable[..., Any]]
     again: Callable[[], Callable[..., Any]]
@@ -73,7 +74,6 @@ class _Shape:
         self.is_one_tensor = isinstance(self.result, Proxy) and self.result in self.outs
         self.differentiable = tuple(i for i, out in enumerate(self.outs) if out.requires_grad)
         self.constant = tuple(i for i, out in enumerate(self.outs) if not out.requires_grad)
-        self.metas = tuple(self.outs[i].meta for i in self.differentiable)
         self.wanted = tuple(
             i for i, arg in enumerate(computation.args) if getattr(arg, "requires_grad", False)
         )
@@ -116,8 +116,9 @@ def _function(
     forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
 ) -> type[internals.SingleLevelFunction]:
     take, constant, others_of = shape.take, shape.constant, shape.other_inputs
-    whole, metas, picked = backwards.whole, shape.metas, shape.differentiable
+    whole, metas, picked = backwards.whole, backwards.cotangents, shape.differentiable
     strides = tuple(meta.stride for meta in metas)
+    layouts = tuple(torch.strided if meta.layout == torch.strided else None for meta in metas)
     all_differentiable = len(picked) == len(shape.outs)
 
     class Compiled(internals.SingleLevelFunction):
@@ -147,8 +148,12 @@ def _function(
                     return (None,) * len(ctx.needs_input_grad)
                 run = backwards.some(defined)
             arranged = [
-                cotangent if cotangent.stride() == stride else arranged_as(meta, cotangent)
-                for cotangent, stride, meta in zip(given, strides, metas, strict=True)
+                cotangent
+                if cotangent.layout is layout and cotangent.stride() == stride
+                else arranged_as(meta, cotangent)
+                for cotangent, layout, stride, meta in zip(
+                    given, layouts, strides, metas, strict=True
+                )
                 if cotangent is not None
             ]
             return run((_taken(ctx), ctx.others), arranged)
@@ -169,6 +174,10 @@ def _taken(ctx: Any) -> tuple[Any, ...]:
 
 def arranged_as(meta: TensorMeta, cotangent: torch.Tensor) -> torch.Tensor:
     """A cotangent with the strides that the backward was recorded for."""
+    if meta.layout != torch.strided:
+        return cotangent
+    if cotangent.layout != torch.strided:
+        cotangent = cotangent.to_dense()
     arranged = torch.empty_strided(
         meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
     )

@@ -11,6 +11,7 @@ from tracemill.compiler.pass_base import Pass, PassContext
 from tracemill.compiler.pipeline import History, PrinterOf, run
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.fewer_cotangents import with_fewer_cotangents
+from tracemill.passes.autograd_split.halves import Halves
 from tracemill.passes.autograd_split.replay import replay
 
 
@@ -42,4 +43,5 @@ def backwards_of(
     def again() -> Callable[..., Any]:
         return replay(derivation.trace).callable()
 
-    return Backwards(bare(program.backward), make, again)
+    cotangents = tuple(proxy.meta for proxy in Halves.of(split).cotangents)
+    return Backwards(cotangents, bare(program.backward), make, again)

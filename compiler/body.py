@@ -44,6 +44,28 @@ class NotCapturedError(TracemillError):
     """Raised for a call whose derivative fakes cannot tell; it is then left to autograd at each call."""
 
 
+class Log(BodyLog):
+    """A log that remembers what tensors were like before an operation changed their shape (`squeeze_`).
+
+    reshaped: the metadata from before, by index.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reshaped: dict[int, TensorMeta] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.Tag.inplace_view in func.tags:
+            self.reshaped.setdefault(self.add(args[0]).index, TensorMeta.of(args[0]))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 class Step(NamedTuple):
     """One operation of a body: `output = fn(*args, **kwargs)` on refs.
 
@@ -78,7 +100,7 @@ class Body:
     given: the values that come from outside, by index. size: how many values there are so far.
     """
 
-    def __init__(self, log: BodyLog, arity: int) -> None:
+    def __init__(self, log: Log, arity: int) -> None:
         self.given = set(range(arity))
         self.producers: dict[int, Step] = {}
         self._log = log
@@ -101,7 +123,11 @@ class Body:
         """A value's metadata."""
         meta = self._metas.get(ref.index)
         if meta is None:
-            meta = self._metas[ref.index] = TensorMeta.of(self._log.tensor(ref))
+            meta = TensorMeta.of(self._log.tensor(ref))
+            before = self._log.reshaped.get(ref.index)
+            if before is not None:
+                meta = before.replace(requires_grad=meta.requires_grad, is_leaf=meta.is_leaf)
+            self._metas[ref.index] = meta
         return meta
 
     def storage(self, ref: Ref) -> Any:
@@ -146,7 +172,10 @@ class Body:
         args, kwargs = map_refs(self._resolved, args), map_refs(self._resolved, kwargs)
         operation = BodyOperation(fn, args, kwargs, output)
         if fn._schema.is_mutable:
-            operation = self._functional(operation) or BodyOperation(
+            functional = self._functional(operation)
+            if functional is None and torch.Tag.inplace_view in fn.tags:
+                raise NotCapturedError(f"{fn} changes a tensor's shape")
+            operation = functional or BodyOperation(
                 fn, args, kwargs, map_refs(self._resolved, output)
             )
         return self._step(operation)
@@ -178,6 +207,7 @@ class Body:
         if not isinstance(made, torch.Tensor) or not _alike(made, self._log.tensor(target)):
             return None
         ref = self._log.add(made)
+        self._metas[ref.index] = TensorMeta.of(self._log.tensor(target))
         self._renamed[target.index] = ref
         return BodyOperation(functional, operation.args, operation.kwargs, ref)
 

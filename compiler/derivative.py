@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.body import Body, NotCapturedError, Step
+from tracemill.compiler.body import Body, Log, NotCapturedError, Step
 from tracemill.compiler.oracle import (
     STORAGE_READERS,
-    BodyLog,
     Ref,
     stand_in_for,
     unobserved,
@@ -66,7 +65,7 @@ class Derivative:
     ) -> None:
         self._fn, self._args, self._kwargs = fn, tuple(args), dict(kwargs)
         self._tensors = list(tensors)
-        self._log = BodyLog()
+        self._log = Log()
         self._backwards: dict[Cotangents, Backward] = {}
         models = [stand_in_for(tensor, _FAKES) for tensor in tensors]
         for model in models:
@@ -159,7 +158,7 @@ class Derivative:
         return self._same_without_grad
 
     def _does_the_same(self, kept: frozenset[int]) -> bool:
-        log = BodyLog()
+        log = Log()
         models: list[torch.Tensor] = []
         for position, tensor in enumerate(self._tensors):
             meta = tensor.meta
@@ -250,7 +249,7 @@ def _telling_failures(fn: Callable[..., Any]) -> Generator[None]:
 
 
 @contextmanager
-def _watching(log: BodyLog | None) -> Generator[None]:
+def _watching(log: Log | None) -> Generator[None]:
     """Fakes compute in the block, no mode or hook of the user's sees it, and `log` notes the operations."""
     with unobserved(), _FAKES, log or nullcontext():
         yield

@@ -46,6 +46,10 @@ _UNDECLARED_WRITERS = {
 """Write their fourth and fifth argument, the running statistics, when the sixth says so; their schemas do not tell."""
 
 
+_SPLITTERS = {torch.tensor_split, torch.Tensor.tensor_split}
+"""Calls that split by the data of a second tensor, which neither fakes nor zeros tell."""
+
+
 class Ref(NamedTuple):
     """A tensor in a recorded body: the argument of that position, or a value made by the body after those."""
 
@@ -377,6 +381,8 @@ class Oracle:
         tensors: list[TensorProxy],
     ) -> Answer:
         self.asked += 1
+        if fn in _SPLITTERS and len(tensors) > 1:
+            raise internals.DynamicOutputShapeException(fn)
         try:
             with internals.quiet_fakes():
                 return _run(fn, args, kwargs, tensors, self.fake_mode)
@@ -471,6 +477,29 @@ def _strided(tensor: TensorProxy, *, real: bool) -> torch.Tensor:
     if meta.neg:
         model = torch._neg_view(model)
     return model
+
+
+def is_dense(meta: TensorMeta) -> bool:
+    """Whether a tensor's elements fill its memory without gaps or overlaps, in whatever order of dimensions."""
+    step = 1
+    pairs = zip(meta.stride, meta.shape, strict=True)
+    for stride, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def plain_like(meta: TensorMeta) -> TensorMeta:
+    """The metadata of what `torch.empty_like` makes: dense, with the strides in the same order, and no gradient."""
+    stride = meta.stride
+    if meta.layout == torch.strided and not is_dense(meta):
+        with ORACLE.fake_mode:
+            like = torch.empty_strided(
+                meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
+            )
+            stride = torch.empty_like(like).stride()
+    return TensorMeta(meta.shape, stride, meta.dtype, meta.device, layout=meta.layout)
 
 
 def extent_of(meta: TensorMeta) -> int:

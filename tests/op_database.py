@@ -25,7 +25,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import optree
@@ -49,7 +49,14 @@ UNINITIALISED = frozenset(
 )
 
 # Eager itself does not give the same bits twice (lstsq: the gelsy driver), so neither can we.
-TOLERANCES = {"linalg.lstsq": 1e-4}
+TOLERANCES = {"linalg.lstsq": 1e-4, "linalg.lstsq.grad_oriented": 1e-4}
+
+# Gradients that are equal but for rounding: where eager looks at the data to choose a shorter formula
+# (no zero among a product's factors), the recorded backward has the one that is right for all data.
+GRADIENT_TOLERANCES = {"masked.prod": 1e-5}
+
+# The layouts that fake tensors tell of these results are not eager's: gradients come in another one.
+OTHER_LAYOUTS = frozenset({"ormqr"})
 
 
 class Difference(AssertionError):
@@ -188,7 +195,10 @@ def _gradients(result: Any, inputs: Any) -> Sequence[torch.Tensor | None]:
         return ()
     generator = torch.Generator().manual_seed(SEED)
     cotangents = [
-        torch.randn(output.shape, dtype=output.dtype, generator=generator) for output in outputs
+        torch.empty_like(output.detach()).copy_(
+            torch.randn(output.shape, dtype=output.dtype, generator=generator)
+        )
+        for output in outputs
     ]
     return torch.autograd.grad(outputs, list(wanted.values()), cotangents, allow_unused=True)
 
@@ -202,11 +212,19 @@ def compare(name: str, got: Outcome, want: Outcome) -> None:
         return
     _compare_tree(got.result, want.result, "result", tolerance)
     _compare_tree(got.inputs, want.inputs, "input", 0.0)
-    _compare_tree(tuple(got.grads), tuple(want.grads), "gradient", tolerance)
+    if name in OTHER_LAYOUTS:
+        got = replace(got, grads=_contiguous(got.grads))
+        want = replace(want, grads=_contiguous(want.grads))
+    nearly = tolerance if tolerance is None else GRADIENT_TOLERANCES.get(name, tolerance)
+    _compare_tree(tuple(got.grads), tuple(want.grads), "gradient", nearly)
     if _sharing(got) != _sharing(want):
         raise Difference(f"memory shared {_sharing(got)}, in eager {_sharing(want)}")
     if not torch.equal(got.random_state, want.random_state):
         raise Difference("the random state afterwards differs")
+
+
+def _contiguous(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    return [None if grad is None else grad.contiguous() for grad in grads]
 
 
 def _compare_tree(got: Any, want: Any, where: str, tolerance: float | None) -> None:

@@ -25,3 +25,13 @@ REFUSED: dict[str, str] = {
     "resize_": _RESIZE,
     "uniform": _MUTATION,
 }
+
+REFUSED_BACKWARD: dict[str, str] = {
+    "_batch_norm_with_update": _MUTATION,
+    "_native_batch_norm_legit": _MUTATION,
+    "native_batch_norm": _MUTATION,
+    "nn.functional.batch_norm": _MUTATION,
+    "nn.functional.instance_norm": _MUTATION,
+    "zero_": "writes to a tensor that gradients flow through",
+}
+"""Those that it refuses when gradients are wanted."""

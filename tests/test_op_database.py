@@ -9,7 +9,7 @@ import torch
 
 import tracemill as tm
 from tests import op_database
-from tests.op_database_refused import REFUSED
+from tests.op_database_refused import REFUSED, REFUSED_BACKWARD
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,9 +19,11 @@ pytestmark = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each operator; the database is not imported where slow tests are left out."""
-    if metafunc.function is test_forward:
+    if metafunc.function in (test_forward, test_backward):
         left_out = "not slow" in metafunc.config.option.markexpr
-        metafunc.parametrize("name", [] if left_out else op_database.names())
+        backward = metafunc.function is test_backward
+        every = [] if left_out else op_database.names(backward=backward)
+        metafunc.parametrize("name", every)
 
 
 def test_forward(name: str) -> None:
@@ -30,6 +32,17 @@ def test_forward(name: str) -> None:
     assert not verdict.wrong, "\n".join(verdict.wrong)
     if name in REFUSED:
         assert verdict.refused, f"{name} is right now: take it out of REFUSED ({REFUSED[name]})"
+    else:
+        assert not verdict.refused, "\n".join(verdict.refused)
+
+
+def test_backward(name: str) -> None:
+    verdict = op_database.check(name, tm.jit, backward=True)
+
+    assert not verdict.wrong, "\n".join(verdict.wrong)
+    if name in REFUSED_BACKWARD:
+        reason = REFUSED_BACKWARD[name]
+        assert verdict.refused, f"{name} is right now: take it out of REFUSED_BACKWARD ({reason})"
     else:
         assert not verdict.refused, "\n".join(verdict.refused)
 
@@ -81,7 +94,8 @@ def test_the_judge_sees_a_fault(name: str, fault: Callable[..., torch.Tensor], s
 
 
 def test_few_operators_are_refused() -> None:
-    every = op_database.names()
+    for refused, backward in ((REFUSED, False), (REFUSED_BACKWARD, True)):
+        every = op_database.names(backward=backward)
 
-    assert not set(REFUSED) - set(every), "unknown operators are listed"
-    assert len(REFUSED) <= 0.05 * len(every)
+        assert not set(refused) - set(every), "unknown operators are listed"
+        assert len(refused) <= 0.05 * len(every)

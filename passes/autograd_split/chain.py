@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tracemill.compiler.body import NotCapturedError
-from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, NewTensor
+from tracemill.compiler.oracle import ORACLE, NewTensor, plain_like
 from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
@@ -42,6 +42,9 @@ class Derivation:
             out for out in distinct_tensors(trace.output) if out.requires_grad and out not in given
         )
         self._links: dict[int, Link] = {}
+        if self.outputs:
+            for bsym in trace.bound_symbols:
+                _refuse_writes(bsym)
 
     def backward(self, defined: Sequence[TensorProxy]) -> Chained:
         """The backward for cotangents of these outputs; what it makes has no name yet."""
@@ -135,6 +138,14 @@ def _made(bsym: BoundSymbol) -> list[TensorProxy]:
     ]
 
 
+def _refuse_writes(bsym: BoundSymbol) -> None:
+    """A write that gradients flow through has to be made functional before programs are split."""
+    if bsym.mutates and any(getattr(proxy, "requires_grad", False) for proxy in bsym.inputs):
+        raise MutationError(
+            f"{bsym.sym.name}{at(bsym)} writes to a tensor that gradients flow through; use the functional form"
+        )
+
+
 def _link(bsym: BoundSymbol, free: set[Proxy]) -> Link:
     if bsym.sym.vjp is not None:
         return OwnVjpLink(bsym)
@@ -155,7 +166,7 @@ def _subsets(
 
 
 def _cotangent(out: TensorProxy) -> TensorProxy:
-    proxy = TensorProxy("t", meta=out.meta.replace(requires_grad=False, is_leaf=True))
+    proxy = TensorProxy("t", meta=plain_like(out.meta))
     proxy._name = UNNAMED
     return proxy
 

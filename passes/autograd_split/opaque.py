@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.oracle import ORACLE, stand_in_for, tensor_arguments, unobserved
+from tracemill.compiler.oracle import ORACLE, plain_like, stand_in_for, tensor_arguments, unobserved
 from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.values import leaves, map_leaves, substitute
@@ -156,12 +156,16 @@ def probe(
 ) -> list[TensorMeta | None]:
     """The metadata of the gradients of a line's arguments, None for those that get none.
 
-    Asked by running the call and its backward, on fakes if they can, else on zeros.
+    Asked by running the call and its backward, on fakes if they can, else on zeros; where neither can (shapes that
+    depend on data), each argument is taken to get one that looks like it.
     """
-    try:
-        return _probe(bsym, cotangents, ORACLE.fake_mode)
-    except Exception:
-        return _probe(bsym, cotangents, None)
+    for fake_mode in (ORACLE.fake_mode, None):
+        try:
+            return _probe(bsym, cotangents, fake_mode)
+        except Exception:  # whatever user code raises on fakes or zeros
+            continue
+    tensors = tensor_arguments(bsym.args, bsym.kwargs)
+    return [plain_like(tensor.meta) for tensor in tensors if tensor.requires_grad]
 
 
 def _probe(
