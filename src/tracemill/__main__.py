@@ -74,9 +74,12 @@ def show(
     """The text of a program's trace as a stage leaves it, for inputs given by their types."""
     program = callable_at(target)
     values = [value_of(text, requires_grad=grad) for text in inputs]
-    options = Options()
     form = CallForm(program)
-    context = PassContext(Call(form, form.bind(*values)), executors=options.resolved_executors())
+    try:
+        bound = form.bind(*values)
+    except TypeError as error:
+        raise UsageError(f"{error}; give one --input for each argument") from error
+    context = PassContext(Call(form, bound), executors=Options().resolved_executors())
     history = History()
     chosen = [
         registered
@@ -182,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     options.grad,
                 )
             )
-    except (UsageError, TracemillError, TypeError) as error:
+    except (UsageError, TracemillError) as error:
         print(f"tracemill: {error}", file=sys.stderr)
         return 1
     return 0
