@@ -9,6 +9,10 @@ from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 
 
+LONG = 100
+"""Columns from which on a list of values stands one per line."""
+
+
 class UnpackSequence(Symbol):
     """`a, b, = C0`: names the items of a collection."""
 
@@ -16,9 +20,12 @@ class UnpackSequence(Symbol):
         (collection,) = bsym.args
         if not bsym.output:
             return []
-        return [
-            f"{''.join(writer.target(item) + ', ' for item in bsym.output).rstrip()} = {writer.value(collection)}"
-        ]
+        targets = [writer.target(item) for item in bsym.output]
+        line = f"{''.join(target + ', ' for target in targets).rstrip()} = {writer.value(collection)}"
+        if len(line) <= LONG:
+            return [line]
+        inner = "".join(f"\n    {target}," for target in targets)
+        return [f"({inner}\n  ) = {writer.value(collection)}"]
 
 
 class Unpack(Symbol):
@@ -48,7 +55,7 @@ class Check(Symbol):
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         subject, condition, *values = bsym.args
         text = condition.format(*map(writer.value, values))
-        if len(text) > 100 and text.endswith(")"):  # a call with many arguments: one per line
+        if len(text) > LONG and text.endswith(")") and text.count("(") == 1:  # one argument per line
             function, _, arguments = text[:-1].partition("(")
             text = f"{function}(\n    " + arguments.replace(", ", ",\n    ") + ",\n  )"
         return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]

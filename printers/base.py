@@ -67,17 +67,17 @@ class Writer:
 
     def call(self, bsym: BoundSymbol) -> str:
         """The call expression of a bound symbol, its arguments one per line when they are long."""
-        args = [self._broken(arg) for arg in bsym.args]
-        args += [f"{name}={self._broken(value)}" for name, value in bsym.kwargs.items()]
+        args = [self.broken(arg) for arg in bsym.args]
+        args += [f"{name}={self.broken(value)}" for name, value in bsym.kwargs.items()]
         return self.function(bsym) + parenthesized(args)
 
-    def _broken(self, value: Any, depth: int = 1) -> str:
+    def broken(self, value: Any, depth: int = 1) -> str:
         """The expression of a value, the items of a long list or tuple one per line."""
         text = self.value(value)
         if len(text) <= WIDTH - 20 or type(value) not in (list, tuple):
             return text
-        items = [self._broken(item, depth + 1) for item in value]
-        return parenthesized(items, *("[]" if type(value) is list else "()"), depth=depth)
+        items = [self.broken(item, depth + 1) for item in value]
+        return one_per_line(items, *("[]" if type(value) is list else "()"), depth=depth)
 
     def function(self, bsym: BoundSymbol) -> str:
         """The expression of the operation itself."""
@@ -86,13 +86,18 @@ class Writer:
         return self.literals.bind(bsym.sym.impl, bsym.sym.name.replace(".", "_"))
 
 
-def parenthesized(
-    items: Sequence[str], opening: str = "(", closing: str = ")", depth: int = 0
-) -> str:
-    """Items between brackets: on one line, or one per line when they are long."""
-    inline = f"{opening}{', '.join(items)}{closing}"
+def parenthesized(items: Sequence[str]) -> str:
+    """Items between parentheses: on one line, or one per line when they are long."""
+    inline = f"({', '.join(items)})"
     if len(inline) <= WIDTH - 20 and "\n" not in inline:
         return inline
+    return one_per_line(items)
+
+
+def one_per_line(
+    items: Sequence[str], opening: str = "(", closing: str = ")", depth: int = 0
+) -> str:
+    """Items between brackets, each on a line of its own."""
     inner = "".join(f"\n{INDENT * (depth + 2)}{item}," for item in items)
     return f"{opening}{inner}\n{INDENT * (depth + 1)}{closing}"
 
@@ -175,10 +180,7 @@ class Printer:
             yield f"{line}  # {beside}" if beside and index == len(lines) - 1 else line
 
     def _return(self, trace: Trace, writer: Writer) -> str:
-        if type(trace.output) is tuple and trace.output:
-            items = [writer.value(item) for item in trace.output]
-            return f"return {writer.value(trace.output) if len(items) == 1 else parenthesized(items)}"
-        return f"return {writer.value(trace.output)}"
+        return f"return {writer.broken(trace.output, depth=0)}"
 
     def _signature(self, trace: Trace, writer: Writer) -> str:
         if trace.signature is None:
