@@ -134,6 +134,10 @@ class Ambient(NamedTuple):
         pairs = zip(SETTINGS, self.settings, other.settings, strict=True)
         return [*found, *(setting.name for setting, one, two in pairs if one != two)]
 
+    def with_default_dtype_of(self, other: Ambient) -> Ambient:
+        """These settings, with the default dtype of others."""
+        return self._replace(settings=(other.settings[0], *self.settings[1:]))
+
     @contextmanager
     def in_force(self) -> abc.Generator[None]:
         """Sets `SETTINGS` and grad mode to these for the block, and autocast off."""

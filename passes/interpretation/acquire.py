@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from tracemill.compiler import prims
-from tracemill.compiler.errors import MutationError
+from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE, tensor_arguments
 from tracemill.compiler.pass_base import PassContext, ProgramPass
@@ -58,6 +58,7 @@ class Acquire(ProgramPass):
         with interpreting(interpreter, generators_of(target, call.values)):
             result = call.form.call([value for _, value in taken])
             output = output_of(result, interpreter)
+        _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 
         root = AnyProxy(
@@ -86,6 +87,18 @@ class Acquire(ProgramPass):
             attention=interpreter.uses_attention,
         )
         return Program(prologue, computation)
+
+
+def _refuse_unseen_gradients(output: Output, interpreter: Interpreter) -> None:
+    given = {proxy for proxy, _ in interpreter.lifted.values()}
+    if not interpreter.around.grad and any(
+        isinstance(value, TensorProxy) and value.requires_grad and value not in given
+        for value in proxies(output.value)
+    ):
+        raise UnsupportedError(
+            "the program enables grad inside, under torch.no_grad() outside, and returns what requires grad; call the "
+            "jitted function with grad enabled"
+        )
 
 
 def _keep_constants(

@@ -42,7 +42,7 @@ _CAST = torch.ops.aten._to_copy.default
 class Recording(Protocol):
     """What autocast needs of the interpreter."""
 
-    casts: dict[Any, TensorProxy]
+    casts: dict[TensorProxy, TensorProxy]
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call on proxies; returns its output, on proxies."""
@@ -66,7 +66,7 @@ def recorded(
     None when autocast makes no difference to it.
     """
     with without_autocast():
-        if _same_operations(_answer(fn, args, kwargs), answer, {}):
+        if same_operations(_answer(fn, args, kwargs), answer, {}):
             return None
         cast = _cast_arguments(answer)
         if cast:
@@ -116,7 +116,7 @@ def _with_casts(
         for position in range(len(tensors))
     }
     rest = Answer(answer.output, answer.arity, body=answer.body[len(cast) :], metas=answer.metas)
-    if answer.mutated or not _same_operations(plain, rest, refs):
+    if answer.mutated or not same_operations(plain, rest, refs):
         return (_operations(recording, args, kwargs, answer, tensors),)
     for position, operation in cast.items():
         changed[tensors[position]] = _cast(recording, tensors[position], operation.kwargs)
@@ -124,7 +124,7 @@ def _with_casts(
     return (recording.call(fn, substitute(args, mapping), substitute(kwargs, mapping)),)
 
 
-def _same_operations(plain: Answer | None, answer: Answer, refs: dict[int, Ref]) -> bool:
+def same_operations(plain: Answer | None, answer: Answer, refs: dict[int, Ref]) -> bool:
     """Whether two bodies do the same: `refs` says what the arguments of the first one are in the second."""
     if plain is None or len(plain.body) != len(answer.body):
         return False
@@ -160,12 +160,11 @@ def _cast(recording: Recording, tensor: TensorProxy, kwargs: dict[str, Any]) -> 
         and meta.is_leaf
         and not recording.is_view(tensor)
     )
-    key = (tensor, kwargs["dtype"])
-    if cached and key in recording.casts:
-        return recording.casts[key]
+    if cached and tensor in recording.casts:
+        return recording.casts[tensor]  # whatever its dtype: so does PyTorch
     made = recording.call(_CAST, (tensor,), kwargs)
     if cached:
-        recording.casts[key] = made
+        recording.casts[tensor] = made
     return made
 
 

@@ -54,7 +54,7 @@ class Interpreter(TorchFunctionMode):
     lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
     generators: the stand-ins of generators that are inputs, with the real ones.
     around: PyTorch's settings around the program.
-    casts: what autocast keeps in its cache: the cast of a parameter to a dtype.
+    casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
     """
 
@@ -62,7 +62,7 @@ class Interpreter(TorchFunctionMode):
         super().__init__()
         self.around = Ambient.now()
         self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
-        self.casts: dict[Any, TensorProxy] = {}
+        self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
         self.bound_symbols: list[BoundSymbol] = []
         self.inputs: list[TensorProxy] = []
@@ -171,11 +171,11 @@ class Interpreter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if (
-            func in queries.METADATA
-            or func in queries.SETTINGS
-            or internals.functorch_interpreter() is not None  # pyright: ignore[reportUnnecessaryComparison]
-        ):
+        if internals.functorch_interpreter() is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            return func(*args, **kwargs)
+        if func in queries.METADATA or func in queries.SETTINGS:
+            if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:
+                self.lift(args[0])  # what the program read of it must be so at each call
             return func(*args, **kwargs)
         if func in queries.REFUSED:
             raise UnsupportedError(
@@ -254,10 +254,27 @@ class Interpreter(TorchFunctionMode):
         names = [symbol(fn).name, *(operation.fn._schema.name for operation in answer.body)]
         attention = any("attention" in name for name in names)
         self.uses_attention = self.uses_attention or attention
-        sym = symbol_under(fn, Ambient.now(), self.around, attention=attention)
+        now = Ambient.now()
+        if now.settings != self.around.settings and self._is_alike_in_dtype(
+            fn, args, kwargs, answer
+        ):
+            now = now.with_default_dtype_of(self.around)
+        sym = symbol_under(fn, now, self.around, attention=attention)
         output = answer.instantiate(tensors, self._new)
         self.emit(sym, args, kwargs, output, answer)
         return output
+
+    def _is_alike_in_dtype(self, fn: Any, args: Any, kwargs: Any, answer: Answer) -> bool:
+        """Whether a call does the same under the default dtype around the program."""
+        inside = torch.get_default_dtype()
+        torch.set_default_dtype(self.around.settings[0])
+        try:
+            other, _ = ORACLE.ask(fn, args, kwargs, self._local_answers)
+            return autocast.same_operations(other, answer, {}) and other.metas == answer.metas
+        except Exception:  # whatever it raises there: it is not alike
+            return False
+        finally:
+            torch.set_default_dtype(inside)
 
     def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
         return TensorProxy(self._name(), meta=spec.meta, storage=storage, storage_offset=offset)
