@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,14 +18,15 @@ from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
+from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.runner import runner_of
 from tracemill.compiler.settings import is_somebody_elses, run_without_autocast
 from tracemill.compiler.signature import CallKey
+from tracemill.compiler.state_checks import counts_by_content
 from tracemill.compiler.trace import STAGES, Program
 from tracemill.passes.interpretation.stand_in import interpretation
 from tracemill.printers.base import Printer
@@ -103,12 +105,19 @@ class Entry:
     """One specialisation.
 
     prologue: checks a call's arguments and gives the computation's. run: from these to the program's result.
+    failed: the check that it failed on last, and how many times in a row.
     """
 
     program: Program
     prologue: Callable[..., tuple[Any, ...]]
     run: Callable[..., Any]
     history: History
+    failed: tuple[str, int] = ("", 0)
+
+    def fails(self, check: str) -> None:
+        """Remembers the check that a call failed on."""
+        subject, times = self.failed
+        self.failed = (check, times + 1 if check == subject else 1)
 
 
 @dataclass(eq=False)
@@ -129,6 +138,7 @@ class Specialisations:
     def __post_init__(self) -> None:
         self.form = CallForm(self.target)
         self._lock = threading.RLock()
+        self._warned: set[str] = set()
 
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Entry | None = None
@@ -193,10 +203,26 @@ class Specialisations:
             if any(entry is other for other in others):
                 continue
             try:
-                return entry, entry.prologue(*args, **kwargs)
-            except (Mismatch, LookupError, AttributeError, TypeError):
+                inputs = entry.prologue(*args, **kwargs)
+            except (Mismatch, LookupError, AttributeError, TypeError) as error:
+                entry.fails(str(error))
                 continue
+            entry.failed = ("", 0)
+            return entry, inputs
+        self._warn_of_repeated_failures(self.entries.get(key, []))
         return None, ()
+
+    def _warn_of_repeated_failures(self, entries: Sequence[Entry]) -> None:
+        """Names what is different at each call, so that each call is compiled anew; once for each check."""
+        for check, times in {entry.failed for entry in entries}:
+            if times >= 2 and check not in self._warned:
+                self._warned.add(check)
+                name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+                warnings.warn(
+                    f"{name} is compiled again, for a check that failed at several calls in a row: {check}. "
+                    "If it changes at each call, make it an argument, or keep it in a tensor",
+                    stacklevel=5,
+                )
 
     def _compile(self, values: tuple[Any, ...]) -> Entry:
         self.history = history = History()
@@ -242,6 +268,8 @@ def call_key(values: Sequence[Any]) -> Any:
         node = tree.node_of(value)
         if node is not None:
             return (type(value), node.entries, *map(of, node.children))
+        if counts_by_content(value):
+            return type(value)
         return key.of(value)
 
     return tuple(map(of, values))

@@ -1,7 +1,7 @@
 """Checks of Python state, a table at a time: what a prologue's text calls for dictionaries, sequences and modules.
 
-Python gives each state of a dictionary a version number, unique in the process. So a table is compared once, and then, as
-long as nobody writes to it, by that number alone.
+Python gives each state of a dictionary a version number, unique in the process. So a table is compared once, and then,
+as long as nobody writes to it, by that number alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections import deque
+import sys
+import types
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MethodType
@@ -21,6 +23,7 @@ from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.torch_internals import dict_version
 
 _EQUAL = (int, bool, str, bytes, range, torch.Size, torch.device, slice)
+_IDENTITIES = (types.FunctionType, MethodType, types.ModuleType, types.BuiltinFunctionType)
 _SEQUENCES = (tuple, list, deque)
 
 
@@ -91,6 +94,25 @@ def _same_parts(found: Any, expected: Any, kind: type) -> bool:
     return False
 
 
+def counts_by_content(value: Any) -> bool:
+    """Whether an argument is an object of a Python class, told apart by its class and attributes, not by identity."""
+    kind = type(value)
+    if isinstance(value, (enum.Enum, torch.nn.Module, type, *_IDENTITIES)):
+        return False
+    return all(map(_is_plain_class, kind.__mro__[:-1])) and (
+        isinstance(getattr(value, "__dict__", None), dict) or hasattr(kind, "__slots__")
+    )
+
+
+@functools.cache
+def _is_plain_class(cls: type) -> bool:
+    root = cls.__module__.partition(".")[0]
+    return cls is types.SimpleNamespace or not (
+        (root in sys.stdlib_module_names and root != "__main__")
+        or root in ("torch", "numpy", "tracemill")
+    )
+
+
 class TableCheck:
     """Checks a dictionary: the attributes of an object, the entries of a dict.
 
@@ -121,13 +143,12 @@ class TableCheck:
     def _fits(self, table: dict[Any, Any]) -> bool:
         expected, watched = self.expected, self.watched
         if watched is None:
-            if len(table) != len(expected) or not all(map(same, dict.keys(table), expected)):
+            keys: Any = OrderedDict.keys if isinstance(table, OrderedDict) else dict.keys
+            if len(table) != len(expected) or not all(map(same, keys(table), expected)):
                 return False
         elif any(key in watched and key not in expected for key in dict.keys(table)):
             return False
-        return all(
-            same(dict.get(table, key, ABSENT), value) for key, value in expected.items()
-        )
+        return all(same(dict.get(table, key, ABSENT), value) for key, value in expected.items())
 
     def why(self, table: Any) -> str:
         """The first key that differs; empty when none does."""
@@ -139,7 +160,7 @@ class TableCheck:
         return "" if self._fits(table) else "its keys"
 
     def __tracemill_note__(self) -> str:
-        return f"expects {_listed(self.expected)}"
+        return f"expects {_listed(self.expected) or 'no more than it has'}"
 
 
 class ItemsCheck:
@@ -226,12 +247,18 @@ class ArrayCheck:
         return type(array) is self._expected[0] and self._facts(array) == self._expected
 
     def __tracemill_note__(self) -> str:
-        return f"expects the {self._expected[1]} numbers of a numpy array of shape {self._expected[2]}"
+        return (
+            f"expects the {self._expected[1]} numbers of a numpy array of shape {self._expected[2]}"
+        )
 
 
 def _listed(values: Mapping[Any, Any]) -> str:
-    shown = [f"{key} {_short(value)}" for key, value in list(values.items())[:8]]
-    return ", ".join(shown) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+    shown = [
+        f"{key} {_short(value)}"
+        for key, value in values.items()
+        if not (isinstance(value, dict) and str(key).startswith("_"))
+    ]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
 def _short(value: Any) -> str:

@@ -34,6 +34,9 @@ from torch._C import _disabled_torch_function_impl as no_torch_function
 # Checks type, dispatch keys, dtype, device, requires_grad, sizes and strides of many tensors in one C++ call.
 from torch._C._dynamo.guards import TensorGuards
 
+# The version of a dictionary: a number that changes with every write to it.
+from torch._C._dynamo.guards import dict_version
+
 # Numbers of active function modes: a program traced under one runs under one.
 from torch._C import _len_torch_function_stack as function_mode_depth
 
@@ -115,6 +118,7 @@ __all__ = [
     "any_autocast_enabled",
     "cond_operator",
     "device_constructors",
+    "dict_version",
     "dispatch_mode_depth",
     "dtype_abbrs",
     "enable_python_dispatcher",

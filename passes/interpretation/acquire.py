@@ -24,14 +24,18 @@ from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
+from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.outputs import Output, output_of
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.prologue import Fetched, Fetcher, build_prologue
+from tracemill.passes.interpretation.prologue import build_prologue
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting
+from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.state import Walk
+from tracemill.passes.interpretation.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -55,18 +59,23 @@ class Acquire(ProgramPass):
             inputs.argument(parameter.name, value, call.form.item_names(parameter, value))
             for parameter, value in zip(call.form.parameters, call.values, strict=True)
         ]
-        with interpreting(interpreter, generators_of(target, call.values)):
+        root = AnyProxy(
+            names.claim("module" if module is target else "fn"), python_type=type(target)
+        )
+        roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
+        snapshot = Snapshot()
+        snapshot.visit(*(place.value for place in roots))
+        watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals))
+        with interpreting(interpreter, generators_of(target, call.values)), watch:
             result = call.form.call([value for _, value in taken])
             output = output_of(result, interpreter)
         _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 
-        root = AnyProxy(
-            names.claim("module" if module is target else "fn"), python_type=type(target)
-        )
-        roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
         own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
-        fetched = Fetcher(roots, names, checked=checked).fetch(own)
+        changes = snapshot.changes()
+        state = Walk(snapshot, watch, changes, set(interpreter.lifted)).run(roots)
+        fetched = Fetcher(roots, names, checked=checked).fetch(own, state)
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         _keep_constants(interpreter, fetched, output, names)

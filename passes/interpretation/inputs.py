@@ -22,6 +22,7 @@ from tracemill.compiler.proxy import (
     Proxy,
 )
 from tracemill.compiler.random_state import Generator
+from tracemill.compiler.state_checks import counts_by_content
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place
@@ -177,6 +178,9 @@ class Inputs:
             type(item) in (int, str, bool, type(None)) for item in value
         ):
             self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
+        elif counts_by_content(value):
+            self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
+            self.opaque.append((Place(value, None, (), subject), proxy))
         else:
             self.check(f"{subject}: the same object", "{} is {}", proxy, value)
             self.opaque.append((Place(value, None, (), subject), proxy))

@@ -1,95 +1,18 @@
-"""The prologue: unpacks a call's inputs, fetches the program's own tensors by path, and checks them all."""
+"""The prologue: checks of PyTorch's settings, the lines that unpack and fetch a call's inputs, and their check."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.guards import TensorCheck, check
-from tracemill.compiler.names import Names
-from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.settings import SETTINGS, Ambient, autocast_dtypes, default_device
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
-from tracemill.passes.interpretation.places import Place, find
-
-
-@dataclass
-class Fetched:
-    """The program's own tensors: the lines that fetch them, and which ones are constants without a place."""
-
-    lines: list[BoundSymbol] = field(default_factory=list)
-    constants: list[TensorProxy] = field(default_factory=list)
-
-
-class Fetcher:
-    """Emits a line for each tensor that the program met, and for each object that two of them are reached through."""
-
-    def __init__(self, roots: dict[Place, Proxy], names: Names, *, checked: bool) -> None:
-        self._roots = roots
-        self._names = names
-        self._checked = checked
-        self._emitted: dict[Place, Proxy] = dict(roots)
-        self._uses: dict[Place, int] = {}
-
-    def fetch(self, lifted: Sequence[tuple[TensorProxy, torch.Tensor]]) -> Fetched:
-        """Fetches `lifted`; names each tensor after its place."""
-        found = find(self._roots, {id(tensor) for _, tensor in lifted})
-        for places in found.values():
-            for place in places:
-                self._count(place)
-        fetched = Fetched()
-        for proxy, tensor in lifted:
-            places = found.get(id(tensor), [])
-            if not places:
-                proxy._name = self._names.claim("constant")
-                fetched.constants.append(proxy)
-                fetched.lines.append(prims.unpack(proxy, tensor))
-                continue
-            first, *others = places
-            proxy._name = self._names.claim(first.hint)
-            fetched.lines.extend(self._line(proxy, first))
-            for other in others if self._checked else ():
-                again = TensorProxy(self._names.claim(other.hint), meta=proxy.meta)
-                fetched.lines.extend(self._line(again, other))
-                fetched.lines.append(
-                    check(f"{other.hint}: shared with {first.hint}", "{} is {}", again, proxy)
-                )
-        return fetched
-
-    def _count(self, place: Place) -> None:
-        parent = place.parent
-        while parent is not None:
-            self._uses[parent] = self._uses.get(parent, 0) + 1
-            if self._uses[parent] > 1:
-                break
-            parent = parent.parent
-
-    def _line(self, proxy: Proxy, place: Place) -> list[BoundSymbol]:
-        lines: list[BoundSymbol] = []
-        base, steps = self._base(place.parent, lines)
-        lines.append(prims.unpack(proxy, base, *steps, *place.steps))
-        return lines
-
-    def _base(self, place: Place | None, lines: list[BoundSymbol]) -> tuple[Proxy, tuple[Any, ...]]:
-        """What to reach `place` from: a name that is there, and the steps from it."""
-        assert place is not None
-        known = self._emitted.get(place)
-        if known is not None:
-            return known, ()
-        base, steps = self._base(place.parent, lines)
-        if self._uses.get(place, 0) < 2:
-            return base, (*steps, *place.steps)
-        proxy = AnyProxy(self._names.claim(place.hint or "owner"), python_type=type(place.value))
-        lines.append(prims.unpack(proxy, base, *steps, *place.steps))
-        self._emitted[place] = proxy
-        return proxy, ()
 
 
 def ambient_checks(*, attention: bool) -> list[BoundSymbol]:

@@ -1,0 +1,146 @@
+"""Fetch: the prologue's lines that reach the program's own tensors and check the state that it read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tracemill.compiler import prims
+from tracemill.compiler.guards import check
+from tracemill.compiler.names import Names
+from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.state import Named, Namespace, State, StateCheck
+
+_WRITTEN = (str, int, bool, type(None))
+
+
+@dataclass
+class Fetched:
+    """The program's own tensors: the lines that fetch them, and which ones are constants without a place."""
+
+    lines: list[BoundSymbol] = field(default_factory=list)
+    constants: list[TensorProxy] = field(default_factory=list)
+
+
+class Fetcher:
+    """Emits a line for each check and each tensor, and one for each object that two of them are reached through.
+
+    roots: the proxies of places that the prologue has already; other roots are bound by name when they are needed.
+    """
+
+    def __init__(self, roots: dict[Place, Proxy], names: Names, *, checked: bool) -> None:
+        self._names = names
+        self._checked = checked
+        self._emitted: dict[Place, Proxy] = dict(roots)
+        self._bound: dict[int, Proxy] = {}
+        self._uses: dict[Place, int] = {}
+
+    def fetch(self, lifted: Sequence[tuple[TensorProxy, torch.Tensor]], state: State) -> Fetched:
+        """The lines for `lifted`, each named after its place, after those for the checks of `state`."""
+        checks = state.checks if self._checked else []
+        found = {id(tensor): state.tensors.get(id(tensor), []) for _, tensor in lifted}
+        if not self._checked:
+            found = {key: places[:1] for key, places in found.items()}
+        for place in (place for places in found.values() for place in places):
+            self._count(place.parent)
+        for each in checks:
+            self._count(each.owner)
+        fetched = Fetched()
+        for each in checks:
+            fetched.lines.extend(self._check(each))
+        for proxy, tensor in lifted:
+            self._tensor(proxy, tensor, found[id(tensor)], fetched)
+        return fetched
+
+    def _tensor(
+        self, proxy: TensorProxy, tensor: torch.Tensor, places: list[Place], fetched: Fetched
+    ) -> None:
+        if not places:
+            proxy._name = self._names.claim("constant")
+            fetched.constants.append(proxy)
+            fetched.lines.append(prims.unpack(proxy, tensor))
+            return
+        first, *others = places
+        proxy._name = self._names.claim(first.hint)
+        fetched.lines.extend(self._line(proxy, first))
+        for other in others:
+            again = TensorProxy(self._names.claim(other.hint), meta=proxy.meta)
+            fetched.lines.extend(self._line(again, other))
+            subject = f"{other.hint}: shared with {first.hint}"
+            fetched.lines.append(check(subject, "{} is {}", again, proxy))
+
+    def _check(self, wanted: StateCheck) -> list[BoundSymbol]:
+        lines: list[BoundSymbol] = []
+        condition = wanted.condition
+        base: Any = None
+        if wanted.owner is not None:
+            base, steps = self._base(wanted.owner, lines)
+            if any(not isinstance(step, str) and type(step[0]) not in _WRITTEN for step in steps):
+                base, steps = self._name_it(wanted.owner, base, steps, lines), ()
+            condition = condition.replace("{0}", "{0}" + _path(steps))
+        values = [self._named(value, lines) for value in wanted.values]
+        lines.append(check(wanted.subject, condition, base, *values))
+        return lines
+
+    def _named(self, value: Any, lines: list[BoundSymbol]) -> Any:
+        """What a check is given: an object by a name that the text binds."""
+        return self._bind(value.value, lines, value.hint) if isinstance(value, Named) else value
+
+    def _bind(self, value: Any, lines: list[BoundSymbol], hint: str = "") -> Any:
+        if value is None or isinstance(value, (bool, torch.dtype)):
+            return value
+        known = self._bound.get(id(value))
+        if known is None:
+            name = hint or str(getattr(value, "__name__", "")).rpartition(".")[2]
+            name = name or f"the_{type(value).__name__.lower()}"
+            known = AnyProxy(self._names.claim(name), python_type=type(value))
+            self._bound[id(value)] = known
+            lines.append(prims.unpack(known, value))
+        return known
+
+    def _count(self, place: Place | None) -> None:
+        while place is not None:
+            self._uses[place] = self._uses.get(place, 0) + 1
+            if self._uses[place] > 1:
+                break
+            place = place.parent
+
+    def _line(self, proxy: Proxy, place: Place) -> list[BoundSymbol]:
+        lines: list[BoundSymbol] = []
+        base, steps = self._base(place.parent, lines)
+        lines.append(prims.unpack(proxy, base, *steps, *place.steps))
+        return lines
+
+    def _base(self, place: Place | None, lines: list[BoundSymbol]) -> tuple[Proxy, tuple[Any, ...]]:
+        """What to reach `place` from: a name that is there, and the steps from it."""
+        assert place is not None
+        known = self._emitted.get(place)
+        if known is not None:
+            return known, ()
+        if place.parent is None:
+            value = place.value.object if isinstance(place.value, Namespace) else place.value
+            known = self._emitted[place] = self._bind(value, lines, place.hint)
+            return known, ()
+        base, steps = self._base(place.parent, lines)
+        if self._uses.get(place, 0) < 2:
+            return base, (*steps, *place.steps)
+        return self._name_it(place, base, (*steps, *place.steps), lines), ()
+
+    def _name_it(
+        self, place: Place, base: Proxy, steps: tuple[Any, ...], lines: list[BoundSymbol]
+    ) -> Proxy:
+        proxy = AnyProxy(self._names.claim(place.hint or "owner"), python_type=type(place.value))
+        lines.append(prims.unpack(proxy, base, *steps))
+        self._emitted[place] = proxy
+        return proxy
+
+
+def _path(steps: Sequence[Any]) -> str:
+    """Steps as they stand in a check's condition."""
+    text = "".join(step if isinstance(step, str) else f"[{step[0]!r}]" for step in steps)
+    return text.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,176 @@
+"""Watch: which of the user's code a traced program executes, and the names that this code mentions.
+
+A profile hook sees each code object before it runs for the first time. Code of torch, of the standard library and of
+tracemill is left out, but for torch.nn's modules: what their `forward` reads (`eps`, `p`, `training`) is the user's.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy
+import torch
+
+from tracemill.passes.interpretation.location import is_library
+
+_NN_MODULES = os.path.join(os.path.dirname(torch.nn.modules.__file__), "")
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "")
+_SITE = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "")
+_NUMPY = os.path.join(os.path.dirname(numpy.__file__), "")
+_TOOLS = tuple(  # what torch itself runs on, imported along with it
+    os.path.join(_SITE, name)
+    for name in (
+        "typing_extensions",
+        "_distutils_hack",
+        "setuptools",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "optree",
+    )
+)
+_GENERIC = tuple(os.path.join(_STANDARD, name) for name in ("copy.py", "dataclasses.py"))
+_BY_NAME = {"getattr": 2, "hasattr": 2, "setattr": 3, "delattr": 2}
+_GLOBAL_OPCODES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_WHOLE_OBJECTS = frozenset({"__dict__", "vars", "dir", "attrgetter", "__getattribute__"})
+
+First = Callable[[CodeType, FrameType], None]
+"""Called with the user's code before it runs for the first time, and its frame."""
+
+
+@lru_cache(maxsize=4096)
+def is_watched(file: str) -> bool:
+    """Whether a file's code is the user's: not torch's, Python's, numpy's or tracemill's."""
+    if is_library(file) or file.startswith((_NUMPY, *_TOOLS)):
+        return False
+    return not file.startswith(_STANDARD) or "site-packages" in file
+
+
+class Watch:
+    """Collects the code that runs in this thread inside the `with` block.
+
+    codes: the user's code objects, in order of their first run.
+    names: what they mention: attributes, globals and strings, those of torch.nn's modules included.
+    whole: whether some code asks for attributes by names that it does not spell out.
+    """
+
+    def __init__(self, first: First) -> None:
+        self.codes: list[CodeType] = []
+        self.names: set[str] = set()
+        self.whole = False
+        self._first = first
+        self._seen: dict[int, CodeType] = {}
+        self._previous: Any = None
+
+    def __enter__(self) -> Watch:
+        self._previous = sys.getprofile()
+        sys.setprofile(self._hook)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        previous = self._previous
+        if previous is None or callable(previous):
+            sys.setprofile(previous)
+        else:  # a profiler in C, such as cProfile's: it cannot be chained, and starts again by itself
+            sys.setprofile(None)
+            previous.enable()
+
+    def _hook(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if id(code) not in self._seen:
+                self._seen[id(code)] = code
+                self._meet(code, frame)
+        if callable(self._previous):
+            self._previous(frame, event, arg)
+
+    def _meet(self, code: CodeType, frame: FrameType) -> None:
+        file = code.co_filename
+        if (
+            file == "<string>"
+        ):  # a namedtuple's or dataclass's, made by exec: its module says whose it is
+            module = sys.modules.get(frame.f_globals.get("__name__", ""))
+            file = getattr(module, "__file__", None) or "<frozen"
+        if is_watched(file):
+            self.codes.append(code)
+            self.names.update(mentioned(code))
+            self.whole = self.whole or asks_by_name(code)
+            self._first(code, frame)
+        elif file.startswith(_NN_MODULES):
+            self.names.update(mentioned(code))
+        elif file in _GENERIC:
+            self.whole = True
+
+
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from inner_codes(constant)
+
+
+def mentioned(code: CodeType) -> Iterator[str]:
+    """The attributes, globals and strings that code mentions, nested functions included."""
+    for inner in inner_codes(code):
+        yield from inner.co_names
+        for constant in inner.co_consts:
+            for item in constant if type(constant) in (tuple, frozenset) else (constant,):
+                if type(item) is str:
+                    yield item
+
+
+def global_names(code: CodeType) -> Iterator[str]:
+    """The names that code loads or stores as globals, nested functions included."""
+    for inner in inner_codes(code):
+        if inner.co_names:
+            for instruction in dis.get_instructions(inner):
+                if instruction.opname in _GLOBAL_OPCODES:
+                    yield instruction.argval
+
+
+def asks_by_name(code: CodeType) -> bool:
+    """Whether code reaches for attributes by names that it does not spell out, such as `getattr(self, name)`."""
+    for inner in inner_codes(code):
+        if not _WHOLE_OBJECTS.isdisjoint(inner.co_names):
+            return True
+        if not _BY_NAME.keys().isdisjoint(inner.co_names) and _name_is_computed(inner):
+            return True
+    return False
+
+
+def _name_is_computed(code: CodeType) -> bool:
+    """Whether the second argument of some call of `getattr` and its kind is no constant."""
+    instructions = list(dis.get_instructions(code))
+    for position, instruction in enumerate(instructions):
+        if instruction.argval in _BY_NAME and instruction.opname.startswith("LOAD_"):
+            second = _second_argument(instructions, position + 1)
+            if second is None or second.opname != "LOAD_CONST":
+                return True
+    return False
+
+
+def _second_argument(instructions: list[dis.Instruction], start: int) -> dis.Instruction | None:
+    """The only instruction of a call's second argument; None where it has more."""
+    depth, begun = 0, None
+    for index in range(start, len(instructions)):
+        instruction = instructions[index]
+        if instruction.opname in ("PRECALL", "CALL", "CALL_FUNCTION_EX") and depth >= 2:
+            return begun
+        if depth == 1 and begun is None and instruction.opname not in ("CACHE", "NOP", "LOAD_ATTR"):
+            if dis.stack_effect(instruction.opcode, instruction.arg, jump=False) == 1:
+                following = instructions[index + 1] if index + 1 < len(instructions) else None
+                if following is not None and _starts_or_calls(following):
+                    begun = instruction
+        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+    return begun
+
+
+def _starts_or_calls(instruction: dis.Instruction) -> bool:
+    return instruction.opname.startswith(("LOAD_", "PRECALL", "CALL", "KW_NAMES", "PUSH_NULL"))
