@@ -42,6 +42,7 @@ from tracemill.compiler.report import PassReport, Report
 from tracemill.compiler.specialise import CacheInfo
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.values import substitute
 from tracemill.executors.base import OperatorExecutor
 from tracemill.printers.base import Printer
 
@@ -91,6 +92,7 @@ __all__ = [
     "passes",
     "printers",
     "register_plugin",
+    "substitute",
     "symbol",
     "texts",
     "trace",
