@@ -172,7 +172,7 @@ def test_a_mistake_in_the_program_stays_eagers_own_error() -> None:
 
     jitted = tm.jit(fn)
     torch.testing.assert_close(jitted(-POSITIVE), -POSITIVE)
-    with pytest.raises(AssertionError, match="^another path$"):
+    with pytest.raises(AssertionError, match=r"^another path$"):
         jitted(POSITIVE)
 
 
@@ -208,7 +208,7 @@ def test_no_caching_follows_each_path() -> None:
 def test_a_long_list_is_refused_by_name() -> None:
     jitted = tm.jit(lambda x: x.tolist())
 
-    with pytest.raises(tm.DataDependentError, match="5000 elements"):
+    with pytest.raises(tm.DataDependentError, match=r"5000 elements"):
         jitted(torch.zeros(5000))
 
 
@@ -227,3 +227,22 @@ def test_text_of_a_value_is_the_value_of_the_call() -> None:
     jitted = tm.jit(lambda x: (x, f"{x[0]:.2f} of {x}"))
     for x in (POSITIVE, MIXED * 2):
         assert jitted(x)[1] == f"{x[0]:.2f} of {x}"
+
+
+def test_a_view_by_a_number_in_a_tensor_is_one_program_for_all_numbers() -> None:
+    x = torch.arange(8.0).reshape(4, 2)
+    calls = [(x, torch.tensor(number)) for number in range(4)]
+    jitted = assert_like_eager(lambda x, i: x[i] * 2, calls)
+
+    assert tm.cache_info(jitted).entries == 1
+
+
+def test_a_write_to_such_a_view_reaches_its_own_part() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        row = y[i]
+        row.mul_(10)
+        return y
+
+    x = torch.arange(8.0).reshape(4, 2)
+    assert_like_eager(fn, [(x, torch.tensor(number)) for number in (1, 3, 1, 0)])

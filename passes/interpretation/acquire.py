@@ -69,6 +69,7 @@ class Acquire(ProgramPass):
         with interpreting(interpreter, generators_of(target, call.values)), watch:
             result = call.form.call([value for _, value in taken])
             output = output_of(result, interpreter)
+        interpreter.settle()
         _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 

@@ -308,6 +308,10 @@ class Interpreter(TorchFunctionMode):
 
         return map_leaves(leaf, output)
 
+    def settle(self) -> None:
+        """Adds the checks that only the whole program tells the need for."""
+        self._paths.settle(self)
+
     # What cannot be done
 
     def source(self) -> Source | None:

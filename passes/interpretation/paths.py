@@ -51,6 +51,7 @@ class Paths:
     def __init__(self, real: RealEnvironment, *, checked: bool) -> None:
         self._real = real
         self._checked = checked
+        self._views: list[tuple[BoundSymbol, Answer, Sequence[TensorProxy]]] = []
 
     def value(self, interpreter: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call that Python needs now."""
@@ -81,10 +82,13 @@ class Paths:
             if not free:
                 self._check_value(interpreter, fn, args, kwargs, result)
             return result
+        found = answer
         if not free:
             answer = self._with_scalars_checked(interpreter, fn, args, kwargs, answer, tensors)
         output = interpreter.add(fn, args, kwargs, answer, tensors)
         self._real.executed(interpreter.bound_symbols[-1], result)
+        if _is_view(answer) and found is not answer:
+            self._views.append((interpreter.bound_symbols[-1], found, tensors))
         if not free:
             for spec, out in zip(leaves(answer.output), leaves(output), strict=True):
                 if isinstance(out, TensorProxy) and type(spec) is NewTensor:
@@ -107,10 +111,6 @@ class Paths:
     ) -> Answer:
         """The answer, good for every call that passes the checks: a body with numbers read from tensors is not."""
         read = [operation for operation in answer.body if operation.fn is _SCALAR]
-        aliases = any(
-            type(spec) is NewTensor and spec.storage[0] == "argument"
-            for spec in leaves(answer.output)
-        )
         if any(
             not isinstance(leaf, torch.Tensor) and type(leaf) not in (NewTensor, SameTensor)
             for leaf in leaves(answer.output)
@@ -119,15 +119,39 @@ class Paths:
             raise _data_dependent(interpreter, fn, args, kwargs, "it returns numbers and tensors")
         if not read:
             return answer
-        if not aliases and not answer.mutated:
+        if not answer.mutated:
             return Answer(answer.output, answer.arity, random=answer.random)
-        for operation in read:
-            ref = operation.args[0]
-            if type(ref) is not Ref or ref.index >= answer.arity:
-                raise _data_dependent(interpreter, fn, args, kwargs, "it gives a view, or writes")
+        for ref, value in _scalars(answer):
+            if ref.index >= answer.arity:
+                raise _data_dependent(interpreter, fn, args, kwargs, "and writes by it")
             item = torch.Tensor.item
-            self._check_value(interpreter, item, (tensors[ref.index],), {}, operation.output)
+            self._check_value(interpreter, item, (tensors[ref.index],), {}, value)
         return answer
+
+    def settle(self, interpreter: Any) -> None:
+        """Checks the numbers by which views were taken of memory that the program writes to.
+
+        Which part a write reaches is then known; other views may be of another part at each call.
+        """
+        lines = interpreter.bound_symbols
+        written = {
+            tensor.storage
+            for line in lines
+            if line.answer is not None and line.mutates
+            for position, tensor in enumerate(tensor_arguments(line.args, line.kwargs))
+            if position in line.answer.mutated
+        }
+        for line, answer, tensors in self._views:
+            if not any(out.storage in written for out in line.outputs):
+                continue
+            checks = []
+            for ref, value in _scalars(answer):
+                if ref.index >= answer.arity:
+                    asked = line.args, line.kwargs, "and writes to a view taken by it"
+                    raise _data_dependent(interpreter, line.sym.impl, *asked)
+                checks.append(_check_line(line, tensors[ref.index], value))
+            index = next(i for i, other in enumerate(lines) if other is line)
+            lines[index : index + 1] = [*checks, line.from_bsym(answer=answer)]
 
     # Checks
 
@@ -160,6 +184,29 @@ class Paths:
         arguments = (f"another path: {where}", condition, *values)
         if last is None or last.sym is not prims.PATH or last.args != arguments:
             interpreter.emit(prims.PATH, arguments, {}, None)
+
+
+def _is_view(answer: Answer) -> bool:
+    return any(
+        type(spec) is NewTensor and spec.storage[0] == "argument" for spec in leaves(answer.output)
+    )
+
+
+def _scalars(answer: Answer) -> list[tuple[Ref, Any]]:
+    """The tensors whose numbers a body read, each with the number."""
+    return [
+        (operation.args[0], operation.output)
+        for operation in answer.body
+        if operation.fn is _SCALAR
+    ]
+
+
+def _check_line(line: BoundSymbol, tensor: TensorProxy, value: Any) -> BoundSymbol:
+    """The check that a tensor is of that value, for the place of `line`."""
+    where = "" if line.source is None else f"{line.source}  {line.source.text}"
+    condition, expected = _condition("torch.Tensor.item({})", value)
+    arguments = (f"another path: {where}", condition, tensor, expected)
+    return BoundSymbol(prims.PATH, arguments, source=line.source, module_path=line.module_path)
 
 
 def _condition(call: str, value: Any) -> tuple[str, Any]:
