@@ -150,7 +150,7 @@ def _stamped(stage: str, name: str, before: Program, made: Program, printer: Any
         if trace is not old.get(role):
             stamped[role] = trace.finished(stage=stage, constructed_by=name, printer=printer)
         elif trace.printer is not printer:
-            stamped[role] = trace.finished(printer=printer)
+            stamped[role] = trace.finished(stage=stage, printer=printer)
     return made.replace(**stamped)
 
 
