@@ -22,7 +22,7 @@ class Backwards:
     """The backwards of one specialisation, one for each set of outputs that have a cotangent.
 
     cotangents: their metadata. whole: the backward for all of them. make: the backward for some, by whether each has
-    one. again: the program as eager would run it, for gradients of gradients; raises UnsupportedError when there is none.
+    one. again: the program as eager runs it, for gradients of gradients; raises UnsupportedError where it cannot.
     """
 
     cotangents: tuple[TensorMeta, ...]

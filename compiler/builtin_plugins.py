@@ -8,6 +8,8 @@ from typing import Any
 from tracemill.compiler.pass_base import AnyPass
 from tracemill.compiler.plugins import hookimpl
 from tracemill.executors.torch import TorchExecutor
+from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
+from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
 from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.claim import Claim
 from tracemill.passes.cse import CommonSubexpressions
@@ -30,6 +32,8 @@ def tracemill_passes() -> Iterable[AnyPass]:
         DeadCodeElimination(),
         CommonSubexpressions(),
         Split(),
+        MinimalSaving(),
+        Rematerialisation(),
         Claim(),
         DeleteLastUsed(),
     )

@@ -132,6 +132,7 @@ class BoundSymbol:
     subsymbols: the ATen operations that it does.
     source, module_path: the user's line, and the path of the module whose forward was running.
     grad_enabled: whether autograd was recording when the program got here.
+    region: the number of the checkpoint region that it is in, whose values are computed again; 0 for none.
     """
 
     __slots__ = (
@@ -142,6 +143,7 @@ class BoundSymbol:
         "kwargs",
         "module_path",
         "output",
+        "region",
         "source",
         "sym",
     )
@@ -158,6 +160,7 @@ class BoundSymbol:
         module_path: str = "",
         grad_enabled: bool = False,
         answer: Answer | None = None,
+        region: int = 0,
     ) -> None:
         self.sym = sym
         self.args = tuple(args)
@@ -166,6 +169,7 @@ class BoundSymbol:
         self.source = source
         self.module_path = module_path
         self.grad_enabled = grad_enabled
+        self.region = region
         self._answer = answer
         self._subsymbols = None if subsymbols is None else tuple(subsymbols)
 
@@ -257,6 +261,7 @@ class BoundSymbol:
             module_path=self.module_path,
             grad_enabled=self.grad_enabled,
             answer=self._answer,
+            region=self.region,
         )
 
     def __repr__(self) -> str:

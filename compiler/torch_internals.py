@@ -52,6 +52,9 @@ from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 # The switch that Python reads and writes through torch.no_grad, seen by function modes.
 from torch._C import _set_grad_enabled as set_grad_enabled
 
+# An ATen operation, as logs hold it.
+from torch._ops import OpOverload
+
 # The built-in functions of neural networks that torch.nn.functional wraps.
 from torch._C import _nn as nn_functions
 
@@ -112,6 +115,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "OpOverload",
     "SingleLevelFunction",
     "TensorGuards",
     "TorchDispatchMode",

@@ -31,7 +31,8 @@ class Chained(NamedTuple):
 class Derivation:
     """A trace and how each of its lines is differentiated; gives a backward for any set of cotangents.
 
-    outputs: the tensors of the trace's output that a cotangent can come to, each once.
+    outputs: the tensors of the trace's output that a cotangent can come to, each once. kept: what the forward saves for
+    backwards with fewer cotangents.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -41,6 +42,7 @@ class Derivation:
         self.outputs = tuple(
             out for out in distinct_tensors(trace.output) if out.requires_grad and out not in given
         )
+        self.kept: tuple[Proxy, ...] = ()
         self._links: dict[int, Link] = {}
         if self.outputs:
             for bsym in trace.bound_symbols:

@@ -148,6 +148,7 @@ class OracleLink:
             source=self.bsym.source,
             module_path=self.bsym.module_path,
             answer=step.answer,
+            region=self.bsym.region,
         )
 
     def _made(self, ref: Ref) -> TensorProxy:

@@ -57,7 +57,7 @@ class Split(ProgramPass):
             return program
         names = context.names(program.prologue, program.computation)
         chained = derivation.backward(derivation.outputs)
-        kept = derivation.also_needed()
+        kept = derivation.kept = derivation.also_needed()
         forward = derivation.forward()
         name_values(forward, (), names)
         name_values(chained.lines, chained.cotangents, names)

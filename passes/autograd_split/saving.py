@@ -1,0 +1,89 @@
+"""Saving: the forward saves what a cut says, and the backward makes the rest from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.pass_base import PassContext
+from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.torch_internals import OpOverload
+from tracemill.compiler.trace import Program
+from tracemill.passes.autograd_split.halves import Halves
+from tracemill.passes.autograd_split.min_cut import MinimumCut, count_bytes
+from tracemill.passes.autograd_split.restoring import producers, restored
+
+_MASKS = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.Tensor)
+"""Draw zeros and ones, of whatever type; a byte holds each."""
+
+
+def operations(bsym: BoundSymbol) -> list[OpOverload]:
+    """The ATen operations that a line does."""
+    if isinstance(bsym.sym.impl, OpOverload):
+        return [bsym.sym.impl]
+    return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
+
+
+def masks(halves: Halves) -> dict[Proxy, BoundSymbol]:
+    """The values that are zeros and ones, with the lines that draw them."""
+    return {
+        bsym.output: bsym
+        for bsym in halves.computation.bound_symbols
+        if isinstance(bsym.output, TensorProxy)
+        and bsym.output.dtype.is_floating_point
+        and any(op in _MASKS for op in operations(bsym)[-1:])
+    }
+
+
+def saving(
+    program: Program, context: PassContext, recomputable: Callable[[BoundSymbol], bool]
+) -> Program:
+    """The program with as few bytes saved as can be when only `recomputable` lines may run again."""
+    kept = context.derivation.kept if context.derivation is not None else ()
+    halves = Halves.of(program, kept).unrestored()
+    drawn = masks(halves)
+
+    def cost(proxy: TensorProxy) -> int:
+        return proxy.meta.numel if proxy in drawn else proxy.storage.nbytes
+
+    cut = MinimumCut(halves, recomputable, cost)
+    lines = list(halves.computation.bound_symbols)
+    made_by = producers(lines)
+    saved: set[Proxy] = {*cut.saved, *halves.computation.args}
+    names = context.names(program.prologue, *filter(None, (program.computation, program.backward)))
+    for mask in [proxy for proxy in drawn if proxy in saved]:
+        saved.discard(mask)
+        packed, packing, unpacking = _as_bool(mask, drawn[mask])
+        packed._name = names.fresh(packed.prefix)
+        lines.insert(lines.index(drawn[mask]) + 1, packing)
+        made_by[mask] = unpacking
+        saved.add(packed)
+    backward = restored(halves.lines, halves.gradients, made_by, saved)
+    extra = tuple(base for base in map(cut.base, kept) if base in saved)
+    return halves.replace(
+        computation=halves.computation.replace(bound_symbols=lines),
+        lines=tuple(backward),
+        kept=extra,
+    ).program(program)
+
+
+def _as_bool(mask: TensorProxy, drawn: BoundSymbol) -> tuple[TensorProxy, BoundSymbol, BoundSymbol]:
+    """A mask as bool: the value, the line that makes it, and the line that makes the mask of it again."""
+    with torch.no_grad():
+        answer, _ = ORACLE.ask(torch.Tensor.to, (mask, torch.bool), {})
+        packed = TensorProxy("t", meta=answer.output.meta)
+        back, _ = ORACLE.ask(torch.Tensor.to, (packed, mask.dtype), {})
+    where = {"source": drawn.source, "module_path": drawn.module_path}
+    to = symbol(torch.Tensor.to)
+    packing = BoundSymbol(to, (mask, torch.bool), {}, packed, answer=answer, **where)
+    unpacking = BoundSymbol(to, (packed, mask.dtype), {}, mask, answer=back, **where)
+    return packed, packing, unpacking
+
+
+def bytes_saved(program: Program) -> int:
+    """The bytes that a program keeps for its backward beyond its inputs."""
+    computation = program.computation
+    return count_bytes(Halves.of(program).saved, computation.args)
