@@ -106,7 +106,6 @@ def caller_of(state: Specialisations) -> Callable[..., Any]:
                 entry = None
             else:
                 state.hits += 1
-                state.history = entry.history
                 try:
                     return entry.run(*inputs)
                 except OtherPath:

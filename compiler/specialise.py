@@ -164,6 +164,7 @@ class Specialisations:
                 latest = str(other)
                 if is_new:
                     raise DataDependentError(unsteady(latest)) from None
+                self.hits -= 1  # counted by whichever runs instead
                 others.append(entry)
 
     def _entry_for(
@@ -226,6 +227,7 @@ class Specialisations:
 
     def _compile(self, values: tuple[Any, ...]) -> Entry:
         self.history = history = History()
+        self.latest = None  # so that the next call that hits says which history is its own
         context = PassContext(
             Call(self.form, values), self.options.cache, self.options.resolved_executors()
         )

@@ -399,3 +399,27 @@ def test_dicts_and_lists_of_a_users_class_go_in_and_come_out() -> None:
         assert (type(out), type(many), list(out)) == (Output, Many, ["b", "a"])
         assert_same((out.b, many[0]), (x3() + 1, x3() * 2))
     assert tm.cache_info(jf).entries == 1
+
+
+def test_every_call_is_a_hit_or_a_miss_also_when_a_path_turns_out_to_be_another() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x * 3
+
+    jf = tm.jit(program)
+    for value in (1.0, -1.0, 1.0, 1.0, -1.0):
+        assert_same(jf(torch.full((2,), value)), program(torch.full((2,), value)))
+    assert tm.cache_info(jf) == (3, 2, 2)
+
+
+def test_the_last_traces_are_those_of_the_entry_that_ran_last() -> None:
+    def program(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return x * n
+
+    jf = tm.jit(program)
+    for n in (2, 3, 2, 2):
+        jf(x3(), n)
+        assert f"(x, {n})" in str(tm.last_traces(jf)[-1])
+    with pytest.raises(TypeError):
+        jf(x3(), "text")
+    jf(x3(), 2)
+    assert "(x, 2)" in str(tm.last_traces(jf)[-1])
