@@ -199,7 +199,8 @@ class Body:
         functional = _FUNCTIONAL.get(operation.fn, functional)
         if functional is None or functional._schema.is_mutable or self._is_shared(target):
             return None
-        args, kwargs = map_refs(self._fake, (operation.args, operation.kwargs))
+        given = _completed(operation, functional)
+        args, kwargs = map_refs(self._fake, (given, operation.kwargs))
         try:
             made = functional(*args, **kwargs)
         except Exception:  # the functional form takes other arguments
@@ -209,7 +210,7 @@ class Body:
         ref = self._log.add(made)
         self._metas[ref.index] = TensorMeta.of(self._log.tensor(target))
         self._renamed[target.index] = ref
-        return BodyOperation(functional, operation.args, operation.kwargs, ref)
+        return BodyOperation(functional, given, operation.kwargs, ref)
 
     def _is_shared(self, target: Ref) -> bool:
         """Whether another value of the body shares the target's memory."""
@@ -266,6 +267,17 @@ class Body:
         mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
         random = torch.Tag.nondeterministic_seeded in fn.tags
         return Answer(specs, len(inputs), mutated, None, random, body)
+
+
+def _completed(operation: BodyOperation, functional: Any) -> tuple[Any, ...]:
+    """An operation's arguments with those that it leaves to a default that `functional` does not have."""
+    args = list(operation.args)
+    pairs = zip(operation.fn._schema.arguments, functional._schema.arguments, strict=False)
+    for own, other in list(pairs)[len(args) :]:
+        if other.has_default_value() or not own.has_default_value() or own.kwarg_only:
+            break
+        args.append(own.default_value)
+    return tuple(args)
 
 
 def refs_in(value: Any) -> tuple[Ref, ...]:

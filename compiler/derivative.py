@@ -20,6 +20,7 @@ from tracemill.compiler.body import Body, Log, NotCapturedError, Step
 from tracemill.compiler.oracle import (
     STORAGE_READERS,
     Ref,
+    is_pytorch,
     stand_in_for,
     unobserved,
 )
@@ -225,14 +226,6 @@ class Derivatives:
         """Forgets every derivative."""
         with _LOCK:
             self._known.clear()
-
-
-def is_pytorch(fn: Callable[..., Any]) -> bool:
-    """Whether a callable is PyTorch's own, so that what is known of it stays true."""
-    path = symbol(fn).path or ""
-    if path.startswith("torch.ops."):
-        return path.split(".")[2] in ("aten", "prims")
-    return path != ""
 
 
 @contextmanager

@@ -82,11 +82,20 @@ from torch.overrides import _get_current_function_mode_stack as function_mode_st
 # Numbers of active dispatch modes: under somebody else's, a program is being traced or counted by them.
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 
+# Whether torch.jit.trace is recording in this thread.
+from torch._C import _is_tracing as torchscript_is_tracing
+
 # torch.cond and torch.while_loop as function modes see them, and the module whose function hands them to torch.compile.
 from torch._higher_order_ops import utils as higher_order
 from torch._higher_order_ops.cond import cond_op as cond_operator
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop_operator
 from torch._ops import HigherOrderOperator
+
+# What torch.autograd.Function.apply comes down to, in C++.
+from torch._C import _FunctionBase as FunctionBase
+
+# False inside of DisableTorchFunction: the oracle or a real environment is at work, not the user's program.
+from torch._C import _is_torch_function_enabled as torch_function_enabled
 
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
@@ -114,6 +123,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionBase",
     "HigherOrderOperator",
     "OpOverload",
     "SingleLevelFunction",
@@ -145,5 +155,7 @@ __all__ = [
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",
+    "torch_function_enabled",
+    "torchscript_is_tracing",
     "while_loop_operator",
 ]

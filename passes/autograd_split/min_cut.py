@@ -1,7 +1,7 @@
-"""The minimum cut: which of the forward's values to save, so that the fewest bytes are kept and the rest follows from them.
+"""The minimum cut: which of the forward's values to save, so that few bytes are kept and the rest follows from them.
 
-A value is an edge whose capacity is its bytes; what cannot be computed again hangs on the source, what the backward reads
-on the sink. Views are one value with their base, the program's inputs cost nothing.
+A value is an edge whose capacity is its bytes; what cannot be computed again hangs on the source, what the backward
+reads on the sink. Views are one value with their base, the program's inputs cost nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +52,13 @@ class MinimumCut:
         self._base: dict[Proxy, Proxy] = {}
         self._inputs = set(halves.computation.args)
         self._inner = _inner_values(halves)
+        self._written = {
+            proxy.storage
+            for bsym in halves.computation.bound_symbols
+            if bsym.mutates
+            for proxy in bsym.inputs
+            if isinstance(proxy, TensorProxy)
+        }
         self._build()
         self.saved = self._cut()
 
@@ -75,8 +82,7 @@ class MinimumCut:
         if is_view(bsym):
             self._base.update((out, given[0]) for out in bsym.outputs)
             return
-        free = bool(bsym.region and not bsym.is_random and bsym.answer is not None)
-        free = free or self._recomputable(bsym)
+        free = self._may_run_again(bsym)
         for out in bsym.outputs:
             if out in self._base or out in given:
                 continue  # a write gives back its argument
@@ -86,6 +92,14 @@ class MinimumCut:
             self._value(out, None if never_saved else cost, free=free)
             for proxy in given:
                 self._graph.add_edge((proxy, "out"), (out, "in"))
+
+    def _may_run_again(self, bsym: BoundSymbol) -> bool:
+        touched = (*bsym.inputs, *bsym.outputs)
+        if any(isinstance(p, TensorProxy) and p.storage in self._written for p in touched):
+            return False  # what it read then is not there any more
+        if bsym.region and bsym.sym.path is not None and not bsym.is_random:
+            return True
+        return self._recomputable(bsym)
 
     def _value(self, proxy: Proxy, capacity: int | None, *, free: bool) -> None:
         """A value; without a capacity it cannot be saved, `free` it can be computed again."""

@@ -1,7 +1,7 @@
 """Minimal saving: of what the backward reads, only what it cannot make for nothing is saved.
 
-Views are made again from their base, dropout's masks are kept as bool and scaled again, and what `torch.utils.checkpoint`
-wraps is computed again, but for its random draws. Before:
+Views are made again from their base, dropout's masks are kept as bool and scaled again, and what
+`torch.utils.checkpoint` wraps is computed again, but for its random draws. Before:
 
     def computation(x, w):
       t0 = torch.sin(x)

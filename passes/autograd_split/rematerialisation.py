@@ -21,8 +21,8 @@ After, where `exp` and `sin` are taken again from what is saved once:
       t1 = torch.sin(t0)
       t2 = torch.exp(t1)
 
-Only elementwise operations, casts, copies and constants run again: never a matmul, a convolution, attention, a reduction,
-a look-up or a random draw. A minimum cut finds the values to save.
+Only elementwise operations, casts, copies and constants run again: never a matmul, a convolution, attention, a
+reduction, a look-up or a random draw. A minimum cut finds the values to save.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ def operations(bsym: BoundSymbol) -> list[OpOverload]:
     return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
 
 
-def masks(halves: Halves) -> dict[Proxy, BoundSymbol]:
+def masks(halves: Halves) -> dict[TensorProxy, BoundSymbol]:
     """The values that are zeros and ones, with the lines that draw them."""
     return {
         bsym.output: bsym
@@ -54,7 +55,7 @@ def saving(
     made_by = producers(lines)
     saved: set[Proxy] = {*cut.saved, *halves.computation.args}
     names = context.names(program.prologue, *filter(None, (program.computation, program.backward)))
-    for mask in [proxy for proxy in drawn if proxy in saved]:
+    for mask in [mask for mask in drawn if mask in saved]:
         saved.discard(mask)
         packed, packing, unpacking = _as_bool(mask, drawn[mask])
         packed._name = names.fresh(packed.prefix)
@@ -76,7 +77,7 @@ def _as_bool(mask: TensorProxy, drawn: BoundSymbol) -> tuple[TensorProxy, BoundS
         answer, _ = ORACLE.ask(torch.Tensor.to, (mask, torch.bool), {})
         packed = TensorProxy("t", meta=answer.output.meta)
         back, _ = ORACLE.ask(torch.Tensor.to, (packed, mask.dtype), {})
-    where = {"source": drawn.source, "module_path": drawn.module_path}
+    where: dict[str, Any] = {"source": drawn.source, "module_path": drawn.module_path}
     to = symbol(torch.Tensor.to)
     packing = BoundSymbol(to, (mask, torch.bool), {}, packed, answer=answer, **where)
     unpacking = BoundSymbol(to, (packed, mask.dtype), {}, mask, answer=back, **where)

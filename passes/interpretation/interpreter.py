@@ -64,6 +64,8 @@ class Interpreter(TorchFunctionMode):
         self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
         self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
+        self.region = 0
+        self.regions = 0
         self.bound_symbols: list[BoundSymbol] = []
         self.inputs: list[TensorProxy] = []
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
@@ -181,6 +183,8 @@ class Interpreter(TorchFunctionMode):
             raise UnsupportedError(
                 f"{queries.REFUSED[func]} is asked for{self._at()}; tracemill cannot compile that"
             )
+        if func in queries.GRAD_SWITCHES:
+            return self._switch_grad(*args, **kwargs)
         if func in queries.PROXY_ANSWERS:
             return queries.PROXY_ANSWERS[func](self._to_proxies(args[0]))
         if isinstance(func, internals.HigherOrderOperator):
@@ -189,6 +193,14 @@ class Interpreter(TorchFunctionMode):
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
         return self.record(queries.SPELLED.get(func, func), args, kwargs)
+
+    def _switch_grad(self, tensor: Any, requires_grad: Any = True) -> Any:
+        if bool(requires_grad) != self._to_proxies(tensor).requires_grad:
+            raise UnsupportedError(
+                f"requires_grad of a tensor is changed{self._at()}; change it before the jitted function is called, or use "
+                "detach() for a tensor that does not require grad"
+            )
+        return tensor
 
     def _higher_order(self, operator: Any, args: Sequence[Any]) -> Any:
         """Control flow runs as Python would run it, on the values that it asks for."""
@@ -293,6 +305,7 @@ class Interpreter(TorchFunctionMode):
             module_path=module_path,
             grad_enabled=torch.is_grad_enabled(),
             answer=answer,
+            region=self.region,
         )
         self.bound_symbols.append(bsym)
         return bsym

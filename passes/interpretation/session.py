@@ -20,6 +20,7 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
+from tracemill.passes.interpretation import functions
 from tracemill.passes.interpretation.interpreter import Bypass, Interpreter
 from tracemill.passes.interpretation.randomness import STAND_INS, make_generator
 from tracemill.passes.interpretation.stand_in import interpretation
@@ -111,10 +112,19 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
         (owner, name, _standing_in(getattr(owner, name), handler))
         for owner, name, handler in STAND_INS
     ),
+    *functions.REPLACED,
 )
 """What PyTorch's names are for as long as any thread interprets; in other threads they do what they always do."""
 
 _originals: list[tuple[Any, str, Any]] = []
+_INHERITED = object()
+
+
+def _put_back(owner: Any, name: str, value: Any) -> None:
+    if value is _INHERITED:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 @contextmanager
@@ -125,7 +135,7 @@ def _compiling() -> abc.Generator[None]:
         if _active == 0:
             flag = _CompilingFlag(_compiler._is_compiling_flag)
             for owner, name, value in (*_REPLACED, (_compiler, "_is_compiling_flag", flag)):
-                _originals.append((owner, name, getattr(owner, name)))
+                _originals.append((owner, name, vars(owner).get(name, _INHERITED)))
                 setattr(owner, name, value)
         _active += 1
     try:
@@ -135,7 +145,7 @@ def _compiling() -> abc.Generator[None]:
             _active -= 1
             if _active == 0:
                 while _originals:
-                    setattr(*_originals.pop())
+                    _put_back(*_originals.pop())
 
 
 @contextmanager

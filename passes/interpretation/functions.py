@@ -1,0 +1,94 @@
+"""What function modes do not see: `torch.autograd.Function`, and the regions of `torch.utils.checkpoint`.
+
+A function with a backward of its own is one line, so that it keeps that backward. What is checkpointed is recorded like
+everything else; its lines know their region, whose values the backward computes again instead of keeping them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import abc
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils import checkpoint
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.passes.interpretation.stand_in import interpretation
+
+_Function: Any = torch.autograd.Function
+_checkpoint: Any = checkpoint
+
+_applied: weakref.WeakKeyDictionary[type, Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def _plain_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    """What `apply` does in C++."""
+    return internals.FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
+
+
+def applied(cls: type) -> Callable[..., Any]:
+    """`cls.apply` as a function of its own, which traces can name."""
+    known = _applied.get(cls)
+    if known is None:
+        reference = weakref.ref(cls)
+
+        def apply(*args: Any) -> Any:
+            return reference().apply(*args)  # type: ignore[union-attr]
+
+        apply.__name__ = f"{cls.__name__}_apply"
+        apply.__qualname__ = f"{cls.__qualname__}.apply"
+        apply.__module__ = cls.__module__
+        apply.__wrapped__ = cls  # type: ignore[attr-defined]
+        known = _applied[cls] = apply
+    return known
+
+
+def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    """Stands for `torch.autograd.Function.apply`: one line of the program that is traced."""
+    recording: Any = interpretation.get()
+    if recording is None or not internals.torch_function_enabled():
+        return _plain_apply(cls, *args, **kwargs)
+    if cls is _checkpoint.CheckpointFunction:
+        function, _preserve, *inputs = args
+        watched = any(isinstance(item, torch.Tensor) and item.requires_grad for item in inputs)
+        with checkpointed(recording), nullcontext() if watched else torch.no_grad():
+            return function(*inputs)
+    return recording.record(applied(cls), args, kwargs)
+
+
+@contextmanager
+def checkpointed(recording: Any) -> abc.Generator[None]:
+    """What is recorded in the block belongs to one region; inner regions are part of the outermost one."""
+    if recording.region:
+        yield
+        return
+    recording.region = recording.regions = recording.regions + 1
+    try:
+        yield
+    finally:
+        recording.region = 0
+
+
+def _region(*args: Any, **kwargs: Any) -> abc.Iterator[None]:
+    """Stands for the generator with which `checkpoint` surrounds the call of its function."""
+    recording: Any = interpretation.get()
+    if recording is None:
+        return _generator(*args, **kwargs)
+    return _recorded_region(recording)
+
+
+def _recorded_region(recording: Any) -> abc.Iterator[None]:
+    with checkpointed(recording):
+        yield
+
+
+_generator = _checkpoint._checkpoint_without_reentrant_generator
+
+REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (internals.SingleLevelFunction, "apply", classmethod(_apply)),
+    (_checkpoint, "_checkpoint_without_reentrant_generator", _region),
+)
+"""What stands where PyTorch looks for these while a program is interpreted."""
