@@ -197,8 +197,8 @@ class Interpreter(TorchFunctionMode):
     def _switch_grad(self, tensor: Any, requires_grad: Any = True) -> Any:
         if bool(requires_grad) != self._to_proxies(tensor).requires_grad:
             raise UnsupportedError(
-                f"requires_grad of a tensor is changed{self._at()}; change it before the jitted function is called, or use "
-                "detach() for a tensor that does not require grad"
+                f"requires_grad of a tensor is changed{self._at()}; change it before the jitted function is called, or "
+                "use detach() for a tensor that does not require grad"
             )
         return tensor
 

@@ -125,6 +125,9 @@ PROXY_ANSWERS: dict[Any, Any] = {
 }
 """Asked of a tensor, answered from its proxy: the stand-in's own is that of a wrapper."""
 
+GRAD_SWITCHES = frozenset([T.requires_grad_, T.requires_grad.__set__])
+"""Change whether a tensor requires grad."""
+
 SPELLED: dict[Any, Any] = {T.data.__get__: T.detach}
 """Calls that are recorded as another one that does the same."""
 
