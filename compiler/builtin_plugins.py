@@ -20,6 +20,7 @@ from tracemill.passes.proxy_renaming import ProxyRenaming
 from tracemill.printers.base import Printer
 from tracemill.printers.default import DefaultPrinter
 from tracemill.printers.minimal import MinimalPrinter
+from tracemill.printers.script import ScriptPrinter
 from tracemill.printers.verbose import VerbosePrinter
 
 
@@ -42,7 +43,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
 @hookimpl
 def tracemill_printers() -> Iterable[Printer]:
     """One printer per file of `printers/`."""
-    return DefaultPrinter(), VerbosePrinter(), MinimalPrinter()
+    return DefaultPrinter(), VerbosePrinter(), MinimalPrinter(), ScriptPrinter()
 
 
 @hookimpl

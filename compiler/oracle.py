@@ -390,7 +390,7 @@ class Oracle:
     ) -> Answer:
         self.asked += 1
         if fn in _SPLITTERS and len(tensors) > 1:
-            raise internals.DynamicOutputShapeException(fn)
+            raise internals.DynamicOutputShapeException(fn)  # type: ignore[arg-type]
         try:
             with internals.quiet_fakes():
                 return _run(fn, args, kwargs, tensors, self.fake_mode)

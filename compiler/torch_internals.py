@@ -56,7 +56,7 @@ from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._ops import OpOverload
 
 # The built-in functions of neural networks that torch.nn.functional wraps.
-from torch._C import _nn as nn_functions
+from torch._C import _nn as nn_functions  # pyright: ignore[reportAttributeAccessIssue]
 
 # While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
 from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored

@@ -80,7 +80,8 @@ class OpaqueLink:
         given = set(tensors)
         self.wanted = tuple(tensor for tensor in tensors if tensor.requires_grad)
         self._leaves = {
-            tensor: _unnamed(tensor.meta.replace(is_leaf=True)) for tensor in self.wanted
+            tensor: _unnamed(tensor.meta.replace(is_leaf=True), like=tensor)
+            for tensor in self.wanted
         }
         self._watched: dict[Proxy, TensorProxy] = {
             out: _unnamed(out.meta, like=out)

@@ -1,0 +1,112 @@
+"""script: a file that runs by itself: the program, inputs made to the recorded metadata, and a main.
+
+What an executor fused or replaced stands here as the operations that it does, so that the file needs PyTorch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from tracemill.compiler import prims
+from tracemill.compiler.oracle import extent_of, is_dense
+from tracemill.compiler.proxy import (
+    CollectionProxy,
+    NumberProxy,
+    Proxy,
+    TensorMeta,
+    TensorProxy,
+    contiguous_stride,
+)
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.trace import Trace
+from tracemill.printers.base import INDENT, Code, Writer
+from tracemill.printers.default import DefaultPrinter
+from tracemill.printers.literals import describe
+
+
+class ScriptPrinter(DefaultPrinter):
+    """The program with a type beside each result, inputs to run it on, and a main."""
+
+    name: ClassVar[str] = "script"
+
+    def code(self, trace: Trace) -> Code:
+        """The trace's text, followed by example inputs and a main."""
+        code = super().code(trace)
+        return replace(code, source=code.source + "\n".join(_main(trace, code)) + "\n")
+
+    def _lines(self, bsym: BoundSymbol, trace: Trace, writer: Writer) -> Iterator[str]:
+        if bsym.sym.impl is None or bsym.sym.path is not None or not bsym.subsymbols:
+            yield from super()._lines(bsym, trace, writer)
+            return
+        yield f"# {bsym.sym.name} does this:"
+        for inner in bsym.subsymbols:
+            yield from self._lines(inner, trace, writer)
+
+
+def _main(trace: Trace, code: Code) -> Iterator[str]:
+    examples = _Examples(trace)
+    made = {proxy: examples.make(proxy) for proxy in trace.args}
+    missing = [f"{proxy.name} ({proxy.type_string})" for proxy in trace.args if not made[proxy]]
+    missing += [f"{name} ({describe(value)})" for name, value in code.bound.items()]
+    yield from ("", "", "def example_inputs():", f"{INDENT}torch.manual_seed(0)")
+    yield from (INDENT + line for line in examples.lines)
+    names = ", ".join(proxy.name for proxy, there in made.items() if there)
+    yield f"{INDENT}return ({names}{',' if names else ''})"
+    yield from ("", "", 'if __name__ == "__main__":')
+    if missing:
+        needs = f"this program runs where it was traced; it needs {', '.join(missing)}"
+        yield f"{INDENT}raise SystemExit({needs!r})"
+    yield f"{INDENT}print({trace.name}(*example_inputs()))"
+
+
+class _Examples:
+    """Lines that make values like those that the trace was recorded for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.lines: list[str] = []
+        self._items: dict[Proxy, Sequence[Proxy]] = {
+            bsym.args[0]: bsym.output
+            for bsym in trace.bound_symbols
+            if bsym.sym is prims.UNPACK_SEQUENCE
+        }
+
+    def make(self, proxy: Proxy) -> bool:
+        """Adds the lines that make a value under its name; False where there is no example of it."""
+        text = self._text(proxy)
+        if text:
+            self.lines.append(f"{proxy.name} = {text}")
+        return bool(text)
+
+    def _text(self, proxy: Proxy) -> str:
+        if isinstance(proxy, TensorProxy):
+            return f"{_tensor(proxy.meta)}  # {proxy.type_string}"
+        if isinstance(proxy, NumberProxy):
+            return repr(proxy.value)
+        if isinstance(proxy, CollectionProxy) and proxy.python_type in (tuple, list):
+            items = self._items.get(proxy, ())
+            if len(items) == proxy.length and all([self.make(item) for item in items]):
+                names = "".join(f"{item.name}, " for item in items).rstrip()
+                return f"[{names}]" if proxy.python_type is list else f"({names})"
+        return ""
+
+
+def _tensor(meta: TensorMeta) -> str:
+    """An expression for a tensor of this metadata: drawn numbers, or zeros, which are valid as indices too."""
+    shape, stride = tuple(meta.shape), tuple(meta.stride)
+    options = f"dtype={meta.dtype}, device={str(meta.device)!r}"
+    draws = (meta.dtype.is_floating_point or meta.dtype.is_complex) and meta.dtype.itemsize > 1
+    fill = ".normal_()" if draws else ".zero_()"
+    if meta.layout != torch.strided:
+        return f"torch.zeros({shape}, {options}, layout={meta.layout})"
+    if stride == contiguous_stride(shape):
+        text = f"torch.{'randn' if draws else 'zeros'}({shape}, {options})"
+    elif is_dense(meta):
+        text = f"torch.empty_strided({shape}, {stride}, {options}){fill}"
+    else:
+        text = f"torch.empty({extent_of(meta)}, {options}){fill}.as_strided({shape}, {stride})"
+    text += ".conj()" if meta.conj else ""
+    return text + (".requires_grad_()" if meta.requires_grad and meta.is_leaf else "")
