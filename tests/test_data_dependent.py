@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -246,3 +248,17 @@ def test_a_write_to_such_a_view_reaches_its_own_part() -> None:
 
     x = torch.arange(8.0).reshape(4, 2)
     assert_like_eager(fn, [(x, torch.tensor(number)) for number in (1, 3, 1, 0)])
+
+
+def test_what_a_first_call_was_given_is_freed_without_the_garbage_collector() -> None:
+    jitted = tm.jit(branch)
+    gc.collect()
+    gc.disable()
+    try:
+        x = POSITIVE.clone()
+        alive = weakref.ref(x)
+        jitted(x)
+        del x
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,21 @@ _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 DEVICE_TAKERS = internals.device_constructors()
+
+
+def _input_of(
+    lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
+    generators: Mapping[int, tuple[TracedGenerator, torch.Generator]],
+    proxy: Proxy,
+) -> Any:
+    """The real tensor or generator of an input's proxy; no method, lest the interpreter holds itself."""
+    for known, tensor in lifted.values():
+        if known is proxy:
+            return tensor
+    for stand_in, generator in generators.values():
+        if stand_in.proxy is proxy:
+            return generator
+    raise LookupError(f"{proxy!r} is no input")
 
 
 class Bypass(internals.TorchDispatchMode):
@@ -71,7 +87,11 @@ class Interpreter(TorchFunctionMode):
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
         self._stand_ins: dict[TensorProxy, TracedTensor] = {}
         self._locator = locator
-        self._real = RealEnvironment(self.bound_symbols, self.around, self._input_of)
+        self._real = RealEnvironment(
+            self.bound_symbols,
+            self.around,
+            functools.partial(_input_of, self.lifted, self.generators),
+        )
         self._paths = paths.Paths(self._real, checked=checked)
         self._local_answers: dict[Any, Answer] = {}
         self._names = names
@@ -127,7 +147,6 @@ class Interpreter(TorchFunctionMode):
     def _traced_generator(self, proxy: GeneratorProxy) -> TracedGenerator:
         made = TracedGenerator()
         made.proxy = proxy
-        made.recording = self
         return made
 
     def replace_input(self, proxy: TensorProxy, other: TensorProxy) -> torch.Tensor:
@@ -136,16 +155,6 @@ class Interpreter(TorchFunctionMode):
             if known is proxy:
                 self.lifted[key] = (other, tensor)
                 return tensor
-        raise LookupError(f"{proxy!r} is no input")
-
-    def _input_of(self, proxy: Proxy) -> Any:
-        """The real tensor or generator of an input's proxy."""
-        for known, tensor in self.lifted.values():
-            if known is proxy:
-                return tensor
-        for stand_in, generator in self.generators.values():
-            if stand_in.proxy is proxy:
-                return generator
         raise LookupError(f"{proxy!r} is no input")
 
     def is_view(self, proxy: TensorProxy) -> bool:

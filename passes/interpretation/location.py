@@ -43,13 +43,13 @@ class Locator:
             {id(module): name for name, module in root.named_modules()} if root is not None else {}
         )
         self._sources: dict[tuple[str, int], Source] = {}
-        self._stop = sys._getframe(1)
+        self._stop = sys._getframe(1).f_code  # not the frame, which would keep its locals alive
 
     def here(self, depth: int = 1) -> tuple[Source | None, str]:
         """The user's line and the module path of the frame `depth` calls up."""
         frame: FrameType | None = sys._getframe(depth)
         source = None
-        while frame is not None and frame is not self._stop:
+        while frame is not None and frame.f_code is not self._stop:
             code = frame.f_code
             if source is None and not is_library(code.co_filename):
                 source = self._source(code.co_filename, frame.f_lineno)

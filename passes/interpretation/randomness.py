@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 import torch
 
-from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.errors import LeakedValueError, UnsupportedError
 from tracemill.compiler.oracle import Answer, NewTensor
 from tracemill.compiler.proxy import GeneratorProxy, TensorMeta
 from tracemill.compiler.random_state import Generator, random_state
 from tracemill.compiler.symbol import Symbol, symbol
 from tracemill.passes.interpretation.places import names_in
+from tracemill.passes.interpretation.stand_in import interpretation
 
 
 class Recording(Protocol):
@@ -82,7 +83,16 @@ class TracedGenerator(Generator):
     """The stand-in of a generator: what changes its state is recorded."""
 
     proxy: GeneratorProxy
-    recording: Recording
+
+    @property
+    def recording(self) -> Recording:
+        """The interpretation under way."""
+        recording: Any = interpretation.get()
+        if recording is None:
+            raise LeakedValueError(
+                f"{self.proxy.name} is a generator of a finished trace: the traced program stored it outside"
+            )
+        return recording
 
     def manual_seed(self, seed: Any) -> TracedGenerator:
         self.recording.effect(_METHODS["manual_seed"], (self, int(seed)))
