@@ -27,12 +27,31 @@ def runner_of(
         computation = program.computation.callable()
     if backwards is None and not _needs_no_grad(program.computation):
         computation = getattr(computation, "__wrapped__", computation)
+    if program.epilogue is not None:
+        return _with_epilogue(computation, program.epilogue, rebuild)
     if rebuild is None:
         return computation
     build = rebuild
 
     def run(*inputs: Any) -> Any:
         return build(computation(*inputs))
+
+    return run
+
+
+def _with_epilogue(
+    computation: Callable[..., Any],
+    epilogue: Trace,
+    rebuild: Callable[[Sequence[Any]], Any] | None,
+) -> Callable[..., Any]:
+    """The computation returns its result and the epilogue's arguments; nothing is written before it is done."""
+    write = epilogue.callable()
+    write = getattr(write, "__wrapped__", write)
+
+    def run(*inputs: Any) -> Any:
+        result, written = computation(*inputs)
+        write(*written)
+        return result if rebuild is None else rebuild(result)
 
     return run
 

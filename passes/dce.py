@@ -27,6 +27,7 @@ from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
+from tracemill.compiler.write import Write
 from tracemill.passes.interpretation.randomness import READERS
 
 
@@ -54,7 +55,7 @@ class DeadCodeElimination(ProgramPass):
 def has_effect(bsym: BoundSymbol) -> bool:
     """Whether a bound symbol does more than give its outputs."""
     return (
-        isinstance(bsym.sym, prims.Check)
+        isinstance(bsym.sym, (prims.Check, Write))
         or bsym.mutates
         or (bsym.is_random and bsym.sym not in READERS)
         or (bsym.sym is prims.UNPACK_SEQUENCE and not bsym.output)  # a comment: "(empty sequence)"

@@ -40,7 +40,7 @@ class ProxyRenaming(ProgramPass):
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program with readable names, consistent across its traces."""
         traces = program.traces()
-        kept = [proxy for trace in traces.values() for proxy in trace.args]
+        kept = [*program.prologue.args, *program.computation.args]
         kept += program.prologue.values()  # named after the signature and the paths already
         names = Names(proxy.name for proxy in kept)
         mapping: dict[Proxy, Proxy] = {proxy: proxy for proxy in kept}

@@ -24,6 +24,7 @@ from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
+from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
@@ -35,7 +36,9 @@ from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting
 from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.state import Walk
+from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.watch import Watch
+from tracemill.passes.interpretation.writes import Writer, refuse_shared, sole_names, unchecked
 
 
 @dataclass(frozen=True)
@@ -66,26 +69,49 @@ class Acquire(ProgramPass):
         snapshot = Snapshot()
         snapshot.visit(*(place.value for place in roots))
         watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals))
-        with interpreting(interpreter, generators_of(target, call.values)), watch:
-            result = call.form.call([value for _, value in taken])
-            output = output_of(result, interpreter)
+        snapshot.visit(*(value for value, _ in inputs.containers))
+        try:
+            with interpreting(interpreter, generators_of(target, call.values)), watch:
+                returned = call.form.call([value for _, value in taken])
+                output = output_of(returned, interpreter)
+        finally:
+            changes = snapshot.changes()
+            for view, changed in changes.items():
+                view.put_back(changed)
         interpreter.settle()
         _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 
+        usage = Usage(watch.codes, watch.library_names, whole=watch.whole)
+        free = unchecked(changes, usage, sole_names(snapshot, changes))
+        walk = Walk(snapshot, watch, free, set(interpreter.lifted))
+        state = walk.run(roots)
+        handed = {
+            id(value): Place(value, None, (), proxy.name) for value, proxy in inputs.containers
+        }
+        proxies_of = {handed[id(value)]: proxy for value, proxy in inputs.containers}
+        writer = Writer(snapshot, interpreter, walk.places | handed, free, usage)
+        writes = list(writer.writes(changes))
+        refuse_shared(returned, writer.stored)
         own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
-        changes = snapshot.changes()
-        state = Walk(snapshot, watch, changes, set(interpreter.lifted)).run(roots)
-        fetched = Fetcher(roots, names, checked=checked).fetch(own, state)
+        fetcher = Fetcher(roots | proxies_of, names, checked=checked)
+        fetched = fetcher.fetch(own, state, places_of(writes))
+        bound = {**fetcher.bound(), root: target}
+        epilogue = EpilogueBuilder(fetched.reached, bound, names).build(writes) if writes else None
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         _keep_constants(interpreter, fetched, output, names)
         tensors = list(interpreter.lifted.values())
         arguments: list[Proxy] = [proxy for proxy, _ in tensors]
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
+        result = output.value
+        if epilogue is not None:
+            made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
+            arguments += [proxy for proxy in epilogue.args if proxy not in {*made, *arguments}]
+            result = (output.value, tuple(epilogue.args))
         notes = (output.note,) if output.note else ()
         computation = Trace(
-            "computation", arguments, interpreter.bound_symbols, output.value, notes=notes
+            "computation", arguments, interpreter.bound_symbols, result, notes=notes
         )
         prologue = build_prologue(
             _signature(call.form.parameters, [proxy.name for proxy, _ in taken]),
@@ -96,7 +122,7 @@ class Acquire(ProgramPass):
             checked=checked,
             attention=interpreter.uses_attention,
         )
-        return Program(prologue, computation)
+        return Program(prologue, computation, epilogue=epilogue)
 
 
 def _refuse_unseen_gradients(output: Output, interpreter: Interpreter) -> None:

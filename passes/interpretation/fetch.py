@@ -21,10 +21,14 @@ _WRITTEN = (str, int, bool, type(None))
 
 @dataclass
 class Fetched:
-    """The program's own tensors: the lines that fetch them, and which ones are constants without a place."""
+    """The program's own tensors: the lines that fetch them, and which ones are constants without a place.
+
+    reached: the proxies of the places that the epilogue needs.
+    """
 
     lines: list[BoundSymbol] = field(default_factory=list)
     constants: list[TensorProxy] = field(default_factory=list)
+    reached: dict[Place, Proxy] = field(default_factory=dict)
 
 
 class Fetcher:
@@ -38,10 +42,19 @@ class Fetcher:
         self._checked = checked
         self._emitted: dict[Place, Proxy] = dict(roots)
         self._bound: dict[int, Proxy] = {}
+        self._objects: dict[Proxy, Any] = {}
         self._uses: dict[Place, int] = {}
 
-    def fetch(self, lifted: Sequence[tuple[TensorProxy, torch.Tensor]], state: State) -> Fetched:
-        """The lines for `lifted`, each named after its place, after those for the checks of `state`."""
+    def fetch(
+        self,
+        lifted: Sequence[tuple[TensorProxy, torch.Tensor]],
+        state: State,
+        wanted: Sequence[Place] = (),
+    ) -> Fetched:
+        """The lines for `lifted`, each named after its place, after those for the checks of `state`.
+
+        wanted: places to be reached besides.
+        """
         checks = state.checks if self._checked else []
         found = {id(tensor): state.tensors.get(id(tensor), []) for _, tensor in lifted}
         if not self._checked:
@@ -50,12 +63,21 @@ class Fetcher:
             self._count(place.parent)
         for each in checks:
             self._count(each.owner)
+        for place in wanted:
+            self._uses[place] = 2  # so that it gets a name
+            self._count(place.parent)
         fetched = Fetched()
         for each in checks:
             fetched.lines.extend(self._check(each))
         for proxy, tensor in lifted:
             self._tensor(proxy, tensor, found[id(tensor)], fetched)
+        for place in wanted:
+            fetched.reached[place] = self._base(place, fetched.lines)[0]
         return fetched
+
+    def bound(self) -> dict[Proxy, Any]:
+        """The objects that the text names, by their proxies."""
+        return self._objects
 
     def _tensor(
         self, proxy: TensorProxy, tensor: torch.Tensor, places: list[Place], fetched: Fetched
@@ -100,6 +122,7 @@ class Fetcher:
             name = name or f"the_{type(value).__name__.lower()}"
             known = AnyProxy(self._names.claim(name), python_type=type(value))
             self._bound[id(value)] = known
+            self._objects[known] = value
             lines.append(prims.unpack(known, value))
         return known
 

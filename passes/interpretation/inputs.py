@@ -44,12 +44,14 @@ class Inputs:
     """Takes arguments apart into stand-ins, and collects the prologue's lines.
 
     lines: unpack and check lines, in order; the tensors' own check is made later, with the parameters'.
+    containers: the lists, dicts and the like that the program gets in place of arguments, which it may write to.
     opaque: the places of arguments that are objects, where tensors may be found.
     """
 
     def __init__(self, interpreter: Interpreter, names: Names, *, checked: bool) -> None:
         self.lines: list[BoundSymbol] = []
         self.opaque: list[tuple[Place, Proxy]] = []
+        self.containers: list[tuple[Any, Proxy]] = []
         self._interpreter = interpreter
         self._names = names
         self._checked = checked
@@ -145,7 +147,10 @@ class Inputs:
                 self.lines.append(prims.unpack(item, proxy, step))
         for entry, child, item in zip(node.entries, node.children, proxies, strict=True):
             children.append(self._take(item, child, f"{subject}[{entry!r}]"))
-        return node.rebuild(children)
+        made = node.rebuild(children)
+        if not isinstance(value, tuple):
+            self.containers.append((made, proxy))
+        return made
 
     def _name_of(self, owner: Proxy, entry: Any, value: Any) -> str:
         """An item's name: its own where it has one, else its owner's with a number, or the next of its kind."""

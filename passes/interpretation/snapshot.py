@@ -32,13 +32,14 @@ _LIMIT = 1_000_000
 
 
 class View:
-    """One table of an object, as it was: `before` holds its values by key."""
+    """One table of an object, as it was: `before` holds its values by key, `after` those that the program left."""
 
-    __slots__ = ("before", "owner")
+    __slots__ = ("after", "before", "owner")
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
         self.before: dict[Any, Any] = self.read()
+        self.after: dict[Any, Any] = self.before
 
     def read(self) -> dict[Any, Any]:
         """The values by key, now."""
@@ -47,6 +48,10 @@ class View:
     def write(self, values: dict[Any, Any]) -> None:
         """Makes the table hold `values`, in their order."""
         raise NotImplementedError
+
+    def put_back(self, changed: Iterable[Any]) -> None:
+        """Undoes changes; writes no more than that where the order stays, for other threads may read."""
+        self.write(self.before)
 
     def changes(self) -> dict[Any, Any]:
         """What is different now, by key; ABSENT for what is gone."""
@@ -68,6 +73,17 @@ class Attributes(View):
         table = self.owner.__dict__
         table.clear()
         table.update(values)
+
+    def put_back(self, changed: Iterable[Any]) -> None:
+        table, before = self.owner.__dict__, self.before
+        if any(key in before and key not in table for key in changed):
+            self.write(before)
+            return
+        for key in changed:
+            if key in before:
+                table[key] = before[key]
+            else:
+                del table[key]
 
 
 class Slots(View):
@@ -411,5 +427,10 @@ class Snapshot:
 
     def changes(self) -> dict[View, dict[Any, Any]]:
         """What is different now: for each view, the new values by key, ABSENT for what is gone."""
-        found = ((view, view.changes()) for view in self.all_views())
-        return {view: changed for view, changed in found if changed}
+        found: dict[View, dict[Any, Any]] = {}
+        for view in self.all_views():
+            changed = view.changes()
+            if changed:
+                view.after = view.read()
+                found[view] = changed
+        return found

@@ -109,6 +109,7 @@ class Walk:
         self._queue: deque[Place] = deque()
         self._later: deque[Place] = deque()
         self._seen: dict[int, Place] = {}
+        self.places: dict[int, Place] = {}
         self._aliases: dict[int, Place] = {}
         self._tables = _Tables()
 
@@ -146,8 +147,11 @@ class Walk:
         name = view.owner.get("__name__", "")
         module = sys.modules.get(name)
         if module is not None and module.__dict__ is view.owner:
-            return Place(Namespace(module, view), None, (), name.rpartition(".")[2])
-        return Place(Namespace(None, view), None, (), f"{name}_globals")
+            place = Place(Namespace(module, view), None, (), name.rpartition(".")[2])
+        else:
+            place = Place(Namespace(None, view), None, (), f"{name}_globals")
+        self.places[id(view.owner)] = place
+        return place
 
     def _at(self, place: Place) -> None:
         value = place.value
@@ -161,7 +165,7 @@ class Walk:
         elif id(value) in self._seen:
             self._aliases[id(value)] = place
         elif id(value) in self._snapshot.met:
-            self._seen[id(value)] = place
+            self._seen[id(value)] = self.places[id(value)] = place
             self._object(place, value)
 
     def _object(self, place: Place, value: Any) -> None:
@@ -214,6 +218,7 @@ class Walk:
 
     def _tensor_table(self, place: Place, name: str, table: dict[str, Any]) -> None:
         view = self._view(table)
+        self.places[id(table)] = place.child(table, (f".{name}",), name.strip("_"))
         changed = self._changed(view)
         if not any(value is ABSENT for value in changed.values()):
             self._tables.tables.append(table)
@@ -396,7 +401,7 @@ class Walk:
                 self._single(held, "value", value)
 
     def _random(self, place: Place, view: View) -> None:
-        if "state" not in self._changed(view):
+        if view.after is view.before:
             return  # nothing was drawn: its state does not matter
         self.state.checks.append(
             StateCheck(

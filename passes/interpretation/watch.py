@@ -57,12 +57,14 @@ class Watch:
 
     codes: the user's code objects, in order of their first run.
     names: what they mention: attributes, globals and strings, those of torch.nn's modules included.
+    library_names: those that code of torch.nn's modules mentions.
     whole: whether some code asks for attributes by names that it does not spell out.
     """
 
     def __init__(self, first: First) -> None:
         self.codes: list[CodeType] = []
         self.names: set[str] = set()
+        self.library_names: set[str] = set()
         self.whole = False
         self._first = first
         self._seen: dict[int, CodeType] = {}
@@ -103,9 +105,15 @@ class Watch:
             self.whole = self.whole or asks_by_name(code)
             self._first(code, frame)
         elif file.startswith(_NN_MODULES):
-            self.names.update(mentioned(code))
+            names = set(mentioned(code))
+            self.names |= names
+            self.library_names |= names
         elif file in _GENERIC:
-            self.whole = True
+            caller = frame.f_back
+            if caller is not None and is_watched(caller.f_code.co_filename):
+                self.whole = True
+            else:  # for us or for torch; the user's own call may come later
+                del self._seen[id(code)]
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:

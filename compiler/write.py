@@ -1,0 +1,36 @@
+"""Writes to Python state: the lines of an epilogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
+
+
+class Write(Symbol):
+    """`module.last = t0`: a line that changes an object.
+
+    Arguments: the line with a `{}` for each value; the values.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        template, *values = bsym.args
+        return [template.format(*map(writer.value, values))]
+
+
+WRITE = Write("write")
+
+
+def write(template: str, *values: Any) -> BoundSymbol:
+    """The bound symbol of a line: `template` holds a `{}` for each of `values`."""
+    return WRITE.bind(template, *values, output=None)
+
+
+def instance(cls: type, attributes: dict[str, Any]) -> Any:
+    """An object of a Python class with these attributes, made without calling its constructor."""
+    made = object.__new__(cls)
+    made.__dict__.update(attributes)
+    return made
+
+
+INSTANCE = Symbol("instance", impl=instance)

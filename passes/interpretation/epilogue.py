@@ -1,0 +1,109 @@
+"""The epilogue: the trace that writes to Python state, and what it needs from the prologue and the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tracemill.compiler import prims
+from tracemill.compiler.names import Names
+from tracemill.compiler.proxy import AnyProxy, Proxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.trace import Trace
+from tracemill.compiler.values import leaves, map_leaves
+from tracemill.compiler.write import INSTANCE, write
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.state import Named
+from tracemill.passes.interpretation.writes import Instance, Write
+
+
+def places_of(writes: Sequence[Write]) -> list[Place]:
+    """The places that the epilogue needs, each once."""
+    found: dict[Place, None] = {}
+    for each in writes:
+        found[each.owner] = None
+        found.update(dict.fromkeys(_places(each.values)))
+    return list(found)
+
+
+def _places(value: Any) -> Iterator[Place]:
+    for leaf in leaves_of(value):
+        if isinstance(leaf, Place):
+            yield leaf
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """The leaves of a stored value; places, named objects and instances' attributes are leaves."""
+    if isinstance(value, Instance):
+        yield from leaves_of(value.attributes)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves_of(item)
+    elif isinstance(value, (Place, Named)):
+        yield value
+    else:
+        yield from leaves(value)
+
+
+class EpilogueBuilder:
+    """Writes the lines on proxies.
+
+    reached: the proxies of places. bound: the objects that are named by the text itself, by their proxies.
+    """
+
+    def __init__(self, reached: dict[Place, Proxy], bound: dict[Proxy, Any], names: Names) -> None:
+        self._reached = reached
+        self._bound = bound
+        self._names = names
+        self._lines: list[BoundSymbol] = []
+        self._arguments: dict[Proxy, None] = {}
+        self._named: dict[int, Proxy] = {}
+
+    def build(self, writes: Sequence[Write]) -> Trace:
+        """The epilogue's trace; its arguments are what the computation hands on."""
+        for each in writes:
+            owner = self._proxy(self._reached[each.owner])
+            values = [self._value(value) for value in each.values]
+            self._lines.append(write(each.template, owner, *values))
+        return Trace("epilogue", list(self._arguments), self._lines, None, no_grad=False)
+
+    def _proxy(self, proxy: Proxy) -> Proxy:
+        if proxy not in self._bound:
+            self._arguments[proxy] = None
+        elif id(proxy) not in self._named:
+            self._named[id(proxy)] = proxy
+            self._lines.append(prims.unpack(proxy, self._bound[proxy]))
+        return proxy
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Instance):
+            made = AnyProxy(self._names.claim(value.cls.__name__.lower()), python_type=value.cls)
+            cls = self._value(Named(value.cls))
+            attributes = {name: self._value(item) for name, item in value.attributes.items()}
+            self._lines.append(INSTANCE.bind(cls, attributes, output=made))
+            return made
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self._value, value))
+        if isinstance(value, dict):
+            return {key: self._value(item) for key, item in value.items()}
+        if isinstance(value, Place):
+            return self._proxy(self._reached[value])
+        if isinstance(value, Named):
+            return self._name(value)
+        return map_leaves(
+            lambda leaf: self._proxy(leaf) if isinstance(leaf, Proxy) else leaf, value
+        )
+
+    def _name(self, value: Named) -> Proxy:
+        known = self._named.get(id(value.value))
+        if known is None:
+            wanted = (
+                value.hint or getattr(value.value, "__name__", "") or type(value.value).__name__
+            )
+            known = AnyProxy(self._names.claim(wanted.lower()), python_type=type(value.value))
+            self._named[id(value.value)] = known
+            self._lines.append(prims.unpack(known, value.value))
+        return known

@@ -1,0 +1,89 @@
+"""Usage: how executed code uses a name of the state: whether it reads it, only counts it up, or only appends to it."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterable, Iterator
+from types import CodeType
+
+_STORES = (
+    "STORE_ATTR",
+    "STORE_GLOBAL",
+    "STORE_DEREF",
+    "STORE_NAME",
+    "DELETE_ATTR",
+    "DELETE_GLOBAL",
+)
+_BETWEEN = ("SWAP", "ROT_TWO", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "COPY", "NOP")
+
+
+class Usage:
+    """What the executed code does with names.
+
+    others: names that code mentions which is not looked into, such as that of torch.nn's modules.
+    """
+
+    def __init__(self, codes: Iterable[CodeType], others: Iterable[str], *, whole: bool) -> None:
+        self._codes = list(codes)
+        self._others = frozenset(others)
+        self._whole = whole
+        self._instructions: dict[int, list[dis.Instruction]] = {}
+
+    def reads(self, name: str) -> bool:
+        """Whether the old value of an attribute or variable may have been read."""
+        return self._is_hidden(name) or any(True for _ in self._loads(name))
+
+    def only_counts(self, name: str) -> bool:
+        """Whether each read is that of `x.name += 1` or `x.name = x.name + 1`."""
+        return not self._is_hidden(name) and all(
+            _is_count(code, position, name) for code, position in self._loads(name)
+        )
+
+    def only_appends(self, name: str) -> bool:
+        """Whether each read is that of `x.name.append(...)`."""
+        return not self._is_hidden(name) and all(
+            code[position + 1].argval == "append" for code, position in self._loads(name)
+        )
+
+    def _is_hidden(self, name: str) -> bool:
+        if self._whole or name in self._others:
+            return True
+        return any(
+            name == constant or (type(constant) in (tuple, frozenset) and name in constant)
+            for code in self._codes
+            for constant in code.co_consts
+        )
+
+    def _loads(self, name: str) -> Iterator[tuple[list[dis.Instruction], int]]:
+        for code in self._codes:
+            if name in code.co_names or name in code.co_freevars or name in code.co_cellvars:
+                instructions = self._of(code)
+                for position, instruction in enumerate(instructions):
+                    if instruction.argval == name and _is_load(instruction):
+                        yield instructions, position
+
+    def _of(self, code: CodeType) -> list[dis.Instruction]:
+        known = self._instructions.get(id(code))
+        if known is None:
+            known = self._instructions[id(code)] = list(dis.get_instructions(code))
+        return known
+
+
+def _is_load(instruction: dis.Instruction) -> bool:
+    """Whether an instruction reads the name: not `LOAD_CLOSURE`, which hands a variable to an inner function."""
+    name = instruction.opname
+    return name.startswith("LOAD_") and name not in ("LOAD_CLOSURE", "LOAD_CONST", "LOAD_FAST")
+
+
+def _is_count(code: list[dis.Instruction], position: int, name: str) -> bool:
+    following = [item for item in code[position + 1 : position + 8] if item.opname != "CACHE"]
+    if len(following) < 3 or following[0].opname not in ("LOAD_CONST", "LOAD_SMALL_INT"):
+        return False
+    if type(following[0].argval) is not int or following[1].argrepr not in ("+", "+=", "-", "-="):
+        return False
+    for item in following[2:]:
+        if item.opname in _STORES:
+            return item.argval == name
+        if item.opname not in (*_BETWEEN, "LOAD_ATTR") or item.argval == name:
+            return False
+    return False

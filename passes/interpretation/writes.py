@@ -1,0 +1,291 @@
+"""Writes: what a program changed of the Python state, as lines of the epilogue.
+
+    def epilogue(t1, module):
+      module.last = t1
+      module.calls += 1
+      module.history.append(t1)
+
+What the trace changed is put back afterwards, and each call makes the change anew. Where the new value was made from
+the old one the prologue checks the old value, other than where the program only counts it up or only appends to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+
+from tracemill.compiler.errors import MutationError
+from tracemill.compiler.state_checks import ABSENT, counts_by_content
+from tracemill.passes.interpretation import snapshot as views
+from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.snapshot import ATOMS, Snapshot, View
+from tracemill.passes.interpretation.state import Named, Namespace
+from tracemill.passes.interpretation.usage import Usage
+
+Changes = dict[View, dict[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A line of the epilogue: `template` holds `{0}` for the owner and `{1}`.. for the values.
+
+    A value is a structure of constants, proxies, places of what the program found, and Named objects.
+    """
+
+    template: str
+    owner: Place
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object that the program made and stored: its class and attributes, from which each call makes another."""
+
+    cls: type
+    attributes: dict[str, Any]
+
+
+def appended(view: View) -> list[Any] | None:
+    """The items that were added at a list's end; None where anything else was done to it."""
+    before, now = list(view.before.values()), list(view.after.values())
+    if not isinstance(view.owner, (list, deque)) or len(now) < len(before):
+        return None
+    kept = all(new is old for new, old in zip(now, before, strict=False))
+    return now[len(before) :] if kept else None
+
+
+def sole_names(snapshot: Snapshot, changes: Changes) -> dict[int, str]:
+    """The name of each changed list that only one attribute or variable holds, by the list's id."""
+    found: dict[int, list[Any]] = {id(view.owner): [] for view in changes}
+    for view in snapshot.all_views():
+        for key, value in view.before.items():
+            if id(value) in found:
+                found[id(value)].append(key)
+    return {
+        key: names[0] for key, names in found.items() if len(names) == 1 and type(names[0]) is str
+    }
+
+
+def unchecked(changes: Changes, usage: Usage, names: Mapping[int, str]) -> Changes:
+    """The part of `changes` whose old values the program did not read, or read only to count or append.
+
+    names: what code calls an object, by its id, where it has one name only.
+    """
+    found: Changes = {}
+    for view, changed in changes.items():
+        if isinstance(view, views.Items):
+            name = names.get(id(view.owner))
+            if name is not None and appended(view) is not None and usage.only_appends(name):
+                found[view] = changed
+        elif isinstance(view, (views.Attributes, views.Slots, views.Names, views.Cells)):
+            free = {
+                key: value
+                for key, value in changed.items()
+                if isinstance(key, str) and _is_free(view, key, value, usage)
+            }
+            if free:
+                found[view] = free
+    return found
+
+
+def _is_free(view: View, key: str, value: Any, usage: Usage) -> bool:
+    return not usage.reads(key) or is_count(view.before.get(key, ABSENT), value, key, usage)
+
+
+def is_count(before: Any, after: Any, name: str, usage: Usage) -> bool:
+    """Whether a number was only counted up."""
+    return type(before) is int and type(after) is int and usage.only_counts(name)
+
+
+@dataclass
+class Writer:
+    """Turns changes into lines of the epilogue.
+
+    places: where the objects that the program found are, by id. free: the changes whose old values are not checked.
+    usage: what the executed code does with names. stored: the ids of the new lists, dicts and objects that are stored.
+    """
+
+    snapshot: Snapshot
+    interpreter: Interpreter
+    places: Mapping[int, Place]
+    free: Changes
+    usage: Usage
+    stored: set[int] = field(default_factory=set)
+
+    def writes(self, changes: Changes) -> Iterator[Write]:
+        """The lines, in the order in which the state was met."""
+        for view, changed in changes.items():
+            yield from _LINES[type(view)](self, view, changed)
+
+    def _owner(self, view: View) -> Place:
+        owner = view.owner
+        known = self.places.get(id(owner))
+        return known or Place(owner, None, (), getattr(owner, "__name__", type(owner).__name__))
+
+    # Values
+
+    def value(self, value: Any, where: str) -> Any:
+        """A stored value as the epilogue writes it."""
+        if isinstance(value, torch.Tensor):
+            return self.interpreter.lift(value).proxy
+        known = self.places.get(id(value))
+        if known is not None and not isinstance(value, ATOMS):
+            return known
+        if isinstance(value, ATOMS) or id(value) in self.snapshot.met or isinstance(value, type):
+            return Named(value) if not _is_literal(value) else value
+        if type(value) is tuple:
+            return tuple(self.value(item, where) for item in value)
+        return self._made(value, where)
+
+    def _made(self, value: Any, where: str) -> Any:
+        """A list, dict, set or object that the program made."""
+        if id(value) in self.stored:
+            raise MutationError(f"one new {type(value).__name__} is stored twice, once as {where}")
+        self.stored.add(id(value))
+        if type(value) is list:
+            return [self.value(item, where) for item in value]
+        if type(value) is dict and all(type(key) in (str, int, bool, float) for key in value):
+            return {key: self.value(item, where) for key, item in value.items()}
+        if type(value) in (set, frozenset) and all(map(_is_literal, value)):
+            return value
+        if counts_by_content(value) and not views.slots_of(type(value)):
+            attributes = {k: self.value(v, f"{where}.{k}") for k, v in value.__dict__.items()}
+            return Instance(type(value), attributes)
+        raise MutationError(
+            f"the program stores a new {type(value).__name__} as {where}, which cannot be made anew at each call; "
+            "make it before the jitted function runs"
+        )
+
+    # Lines, by what is written to
+
+    def _attributes(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner, kind = self._owner(view), type(view.owner)
+        for key, value in changed.items():
+            plain = (
+                kind.__setattr__ in (object.__setattr__, torch.nn.Module.__setattr__)
+                and not hasattr(kind, key)
+                and key.isidentifier()
+            )
+            target = f"{{0}}.{key}" if plain else f"{{0}}.__dict__[{key!r}]"
+            yield self._assignment(view, owner, target, key, value)
+
+    def _assignment(self, view: View, owner: Place, target: str, key: Any, value: Any) -> Write:
+        if value is ABSENT:
+            return Write(f"del {target}", owner)
+        before = view.before.get(key, ABSENT)
+        if key in self.free.get(view, ()) and type(before) is int and type(value) is int:
+            if self.usage.reads(key):
+                return Write(f"{target} += {{1}}", owner, (value - before,))
+        return Write(f"{target} = {{1}}", owner, (self.value(value, target.format(owner.hint)),))
+
+    def _names(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner = self._owner(view)
+        space = owner.value
+        dotted = isinstance(space, type) or (
+            isinstance(space, Namespace) and space.module is not None
+        )
+        for key, value in changed.items():
+            target = f"{{0}}.{key}" if dotted else f"{{0}}[{key!r}]"
+            yield self._assignment(view, owner, target, key, value)
+
+    def _cells(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner = self._owner(view)
+        freevars = view.owner.__code__.co_freevars
+        for key, value in changed.items():
+            target = f"{{0}}.__closure__[{freevars.index(key)}].cell_contents"
+            yield self._assignment(view, owner, target, key, value)
+
+    def _entries(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner, now = self._owner(view), view.after
+        kind = type(view.owner)
+        set_item = kind.__setitem__ in (dict.__setitem__, OrderedDict.__setitem__)
+        if [key for key in view.before if key in now] != list(now)[: len(view.before)]:
+            yield Write("{0}.clear()", owner)
+            changed = now
+        for key, value in changed.items():
+            where = f"{owner.hint}[{key!r}]"
+            named = key if _is_literal(key) else Named(key)
+            if value is ABSENT:
+                yield Write("del {0}[{1}]", owner, (named,))
+            elif set_item:
+                yield Write("{0}[{1}] = {2}", owner, (named, self.value(value, where)))
+            else:
+                line = "dict.__setitem__({0}, {1}, {2})"
+                yield Write(line, owner, (named, self.value(value, where)))
+
+    def _items(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
+        owner, new = self._owner(view), appended(view)
+        if new is None:
+            yield Write("{0}.clear()", owner)
+            new = list(view.after.values())
+        for value in new:
+            yield Write("{0}.append({1})", owner, (self.value(value, f"an item of {owner.hint}"),))
+
+    def _members(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner = self._owner(view)
+        yield Write("{0}.clear()", owner)
+        for value in changed.values():
+            yield Write("{0}.add({1})", owner, (self.value(value, f"a member of {owner.hint}"),))
+
+    def _call(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        method = "set" if isinstance(view, views.Variable) else "setstate"
+        for value in changed.values():
+            owner = self._owner(view)
+            stored = Named(value) if method == "setstate" else self.value(value, owner.hint)
+            yield Write(f"{{0}}.{method}({{1}})", owner, (stored,))
+
+    def _slots(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        owner = self._owner(view)
+        for key, value in changed.items():
+            yield self._assignment(view, owner, f"{{0}}.{key}", key, value)
+
+    def _content(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
+        kept = numpy.frombuffer(view.after["bytes"], dtype=view.owner.dtype)
+        numbers = Named(kept.reshape(view.owner.shape), "numbers")
+        yield Write("{0}[...] = {1}", self._owner(view), (numbers,))
+
+
+_LINES: dict[type, Callable[[Writer, Any, dict[Any, Any]], Iterator[Write]]] = {
+    views.Attributes: Writer._attributes,
+    views.Slots: Writer._slots,
+    views.Entries: Writer._entries,
+    views.Items: Writer._items,
+    views.Members: Writer._members,
+    views.Cells: Writer._cells,
+    views.Defaults: Writer._slots,
+    views.Names: Writer._names,
+    views.ClassNames: Writer._names,
+    views.Variable: Writer._call,
+    views.RandomState: Writer._call,
+    views.Content: Writer._content,
+}
+
+
+def refuse_shared(result: Any, stored: set[int]) -> None:
+    """Raises MutationError for a list, dict or object that the program both stores and returns: they would be two."""
+    stack, seen = [result], set[int]()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, ATOMS) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if id(value) in stored:
+            raise MutationError(
+                f"the program returns a {type(value).__name__} that it also stores; return a copy of it"
+            )
+        if isinstance(value, dict):
+            stack.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            stack.extend(value)
+        else:
+            stack.extend(getattr(value, "__dict__", {}).values())
+
+
+def _is_literal(value: Any) -> bool:
+    return value is None or type(value) in (int, float, bool, str, bytes, complex, torch.dtype)
