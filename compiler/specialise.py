@@ -14,7 +14,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
 from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
-from tracemill.compiler.errors import DataDependentError, OptionError
+from tracemill.compiler.errors import DataDependentError, OptionError, UnsupportedError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
@@ -60,6 +60,11 @@ class Options:
 
     def __post_init__(self) -> None:
         _one_of("cache mode", self.cache, CACHE_MODES)
+        if self.cache == "symbolic values":
+            raise UnsupportedError(
+                'cache="symbolic values" is not built yet; use cache="constant values", which makes one specialisation '
+                "for each shape"
+            )
         _one_of("sharp_edges", self.sharp_edges, SHARP_EDGES)
         if isinstance(self.printer, Mapping):
             for stage in self.printer:
