@@ -16,6 +16,7 @@ from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
 from tracemill.passes.delete_last_used import DeleteLastUsed
 from tracemill.passes.interpretation.acquire import Acquire
+from tracemill.passes.interpretation.functionalise import Functionalise
 from tracemill.passes.proxy_renaming import ProxyRenaming
 from tracemill.printers.base import Printer
 from tracemill.printers.default import DefaultPrinter
@@ -29,6 +30,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
     """One pass per file of `passes/`."""
     return (
         Acquire(),
+        Functionalise(),
         ProxyRenaming(),
         DeadCodeElimination(),
         CommonSubexpressions(),

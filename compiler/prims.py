@@ -89,11 +89,19 @@ class Comment(Symbol):
         return [f"# {bsym.args[0]}"]
 
 
+class Same(Symbol):
+    """`t1 = t0`: the same tensor, of which something else is known from here on, such as that it requires grad."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        return [f"{writer.target(bsym.output)} = {writer.value(bsym.args[0])}"]
+
+
 UNPACK_SEQUENCE = UnpackSequence("unpack_sequence")
 UNPACK = Unpack("unpack")
 PATH = PathCheck("path")
 DELETE = Delete("del")
 COMMENT = Comment("comment")
+SAME = Same("same", impl=lambda value: value)
 
 
 def unpack(output: Proxy, base: Any, *steps: Any) -> BoundSymbol:

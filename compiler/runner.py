@@ -46,7 +46,8 @@ def _with_epilogue(
 ) -> Callable[..., Any]:
     """The computation returns its result and the epilogue's arguments; nothing is written before it is done."""
     write = epilogue.callable()
-    write = getattr(write, "__wrapped__", write)
+    if not (epilogue.no_grad and _needs_no_grad(epilogue)):
+        write = getattr(write, "__wrapped__", write)
 
     def run(*inputs: Any) -> Any:
         result, written = computation(*inputs)
@@ -56,9 +57,8 @@ def _with_epilogue(
     return run
 
 
-def _needs_no_grad(computation: Trace) -> bool:
+def _needs_no_grad(trace: Trace) -> bool:
     """Whether autograd would record: the prologue checks that grad mode and requires_grad are as now."""
-    inputs = computation.args
     return torch.is_grad_enabled() and any(
-        getattr(proxy, "requires_grad", False) for proxy in inputs
+        getattr(proxy, "requires_grad", False) for proxy in trace.args
     )

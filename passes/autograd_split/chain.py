@@ -10,7 +10,7 @@ import torch
 from tracemill.compiler.body import NotCapturedError
 from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, NewTensor, plain_like
+from tracemill.compiler.oracle import ORACLE, NewTensor, plain_like, tensor_arguments
 from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
@@ -142,7 +142,11 @@ def _made(bsym: BoundSymbol) -> list[TensorProxy]:
 
 def _refuse_writes(bsym: BoundSymbol) -> None:
     """A write that gradients flow through has to be made functional before programs are split."""
-    if bsym.mutates and any(getattr(proxy, "requires_grad", False) for proxy in bsym.inputs):
+    answer = bsym.answer
+    if answer is None or not answer.mutated:
+        return
+    tensors = tensor_arguments(bsym.args, bsym.kwargs)
+    if any(tensors[position].requires_grad for position in answer.mutated):
         raise MutationError(
             f"{bsym.sym.name}{at(bsym)} writes to a tensor that gradients flow through; use the functional form"
         )

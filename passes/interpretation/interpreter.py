@@ -10,14 +10,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
 from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorMeta, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
-from tracemill.passes.interpretation import autocast, paths, queries
+from tracemill.passes.interpretation import autocast, in_place, paths, queries
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
 from tracemill.passes.interpretation.real import RealEnvironment
@@ -85,6 +85,7 @@ class Interpreter(TorchFunctionMode):
         self.bound_symbols: list[BoundSymbol] = []
         self.inputs: list[TensorProxy] = []
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
+        self._storages: dict[int, Storage] = {}
         self._stand_ins: dict[TensorProxy, TracedTensor] = {}
         self._locator = locator
         self._real = RealEnvironment(
@@ -113,17 +114,15 @@ class Interpreter(TorchFunctionMode):
         if known is None:
             if type(tensor) not in _TENSOR_TYPES:
                 raise UnsupportedError(
-                    f"a tensor of class {type(tensor).__name__} cannot be traced{self._at()}: only plain tensors and "
+                    f"a tensor of class {type(tensor).__name__} cannot be traced{self.at()}: only plain tensors and "
                     "parameters can"
                 )
             offset = int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
-            storage = (
-                Storage(tensor.untyped_storage().nbytes())
-                if tensor.layout == torch.strided
-                else None
-            )
             proxy = TensorProxy(
-                self._name(), meta=TensorMeta.of(tensor), storage=storage, storage_offset=offset
+                self.fresh_name(),
+                meta=TensorMeta.of(tensor),
+                storage=self._storage_of(tensor),
+                storage_offset=offset,
             )
             known = self.lifted[id(tensor)] = (proxy, tensor)
             stand_in = self._stand_ins[proxy] = TracedTensor(proxy)
@@ -131,6 +130,26 @@ class Interpreter(TorchFunctionMode):
                 stand_in._is_param = True  # what isinstance(x, nn.Parameter) looks at
             return stand_in
         return self._stand_ins[known[0]]
+
+    def _storage_of(self, tensor: torch.Tensor) -> Storage | None:
+        """The memory of a real tensor, one object for all that share it."""
+        if tensor.layout != torch.strided:
+            return None
+        memory = tensor.untyped_storage()
+        known = self._storages.get(memory._cdata)
+        if known is None:
+            known = self._storages[memory._cdata] = Storage(memory.nbytes())
+        return known
+
+    def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
+        """Makes the stand-in of `proxy` the stand-in of `other`."""
+        stand_in = self._stand_ins[other] = self._stand_ins.pop(proxy)
+        with internals.DisableTorchFunction(), internals.no_user_modes():
+            torch.utils.swap_tensors(stand_in, TracedTensor(other))
+
+    def current(self, storage: Storage) -> list[TensorProxy]:
+        """The proxies of the stand-ins that lie in a storage."""
+        return [proxy for proxy in self._stand_ins if proxy.storage is storage]
 
     def generator(self, name: str, generator: torch.Generator) -> TracedGenerator:
         """The stand-in of an input generator; the same generator has the same stand-in."""
@@ -142,7 +161,7 @@ class Interpreter(TorchFunctionMode):
 
     def new_generator(self, device: torch.device) -> TracedGenerator:
         """The stand-in of a generator that the program makes."""
-        return self._traced_generator(GeneratorProxy(self._name(), device=device))
+        return self._traced_generator(GeneratorProxy(self.fresh_name(), device=device))
 
     def _traced_generator(self, proxy: GeneratorProxy) -> TracedGenerator:
         made = TracedGenerator()
@@ -161,7 +180,8 @@ class Interpreter(TorchFunctionMode):
         """Whether a leaf is a view to autograd."""
         return any(tensor._is_view() for known, tensor in self.lifted.values() if known is proxy)
 
-    def _name(self) -> str:
+    def fresh_name(self) -> str:
+        """A provisional name for a new value."""
         return self._names.fresh("v")
 
     def _to_proxies(self, value: Any) -> Any:
@@ -190,7 +210,7 @@ class Interpreter(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in queries.REFUSED:
             raise UnsupportedError(
-                f"{queries.REFUSED[func]} is asked for{self._at()}; tracemill cannot compile that"
+                f"{queries.REFUSED[func]} is asked for{self.at()}; tracemill cannot compile that"
             )
         if func in queries.GRAD_SWITCHES:
             return self._switch_grad(*args, **kwargs)
@@ -206,7 +226,7 @@ class Interpreter(TorchFunctionMode):
     def _switch_grad(self, tensor: Any, requires_grad: Any = True) -> Any:
         if bool(requires_grad) != self._to_proxies(tensor).requires_grad:
             raise UnsupportedError(
-                f"requires_grad of a tensor is changed{self._at()}; change it before the jitted function is called, or "
+                f"requires_grad of a tensor is changed{self.at()}; change it before the jitted function is called, or "
                 "use detach() for a tensor that does not require grad"
             )
         return tensor
@@ -222,7 +242,7 @@ class Interpreter(TorchFunctionMode):
                 while condition(*carried, *additional):
                     carried = tuple(body(*carried, *additional))
                 return carried
-        raise UnsupportedError(f"{operator} is called{self._at()}; tracemill cannot compile that")
+        raise UnsupportedError(f"{operator} is called{self.at()}; tracemill cannot compile that")
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
@@ -271,7 +291,10 @@ class Interpreter(TorchFunctionMode):
         tensors: Sequence[TensorProxy],
     ) -> Any:
         """Records a call that PyTorch answered; its output, on proxies."""
-        self._refuse_writes(fn, answer, tensors)
+        if answer.mutated:
+            written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
+            if written is not None:
+                return written[0]
         names = [symbol(fn).name, *(operation.fn._schema.name for operation in answer.body)]
         attention = any("attention" in name for name in names)
         self.uses_attention = self.uses_attention or attention
@@ -283,7 +306,7 @@ class Interpreter(TorchFunctionMode):
         sym = symbol_under(fn, now, self.around, attention=attention)
         output = answer.instantiate(tensors, self._new)
         self.emit(sym, args, kwargs, output, answer)
-        return output
+        return in_place.refreshed(self, output, answer, tensors) if answer.changed else output
 
     def _is_alike_in_dtype(self, fn: Any, args: Any, kwargs: Any, answer: Answer) -> bool:
         """Whether a call does the same under the default dtype around the program."""
@@ -298,7 +321,9 @@ class Interpreter(TorchFunctionMode):
             torch.set_default_dtype(inside)
 
     def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
-        return TensorProxy(self._name(), meta=spec.meta, storage=storage, storage_offset=offset)
+        return TensorProxy(
+            self.fresh_name(), meta=spec.meta, storage=storage, storage_offset=offset
+        )
 
     def emit(
         self, sym: Symbol, args: Any, kwargs: Any, output: Any, answer: Answer | None = None
@@ -340,19 +365,7 @@ class Interpreter(TorchFunctionMode):
         """The user's line that runs."""
         return self._locator.here(1)[0]
 
-    def _at(self) -> str:
+    def at(self) -> str:
+        """The user's line that runs, for errors."""
         source = self.source()
         return "" if source is None else f" at {source.file}:{source.line}: {source.text}"
-
-    def _refuse_writes(self, fn: Any, answer: Answer, tensors: Sequence[TensorProxy]) -> None:
-        if answer.changed:
-            raise MutationError(
-                f"{symbol(fn).name} changes the shape of a tensor in place{self._at()}; use the functional form"
-            )
-        given = {proxy.storage for proxy, _ in self.lifted.values()}
-        for position in answer.mutated:
-            if tensors[position].storage in given:
-                raise MutationError(
-                    f"{symbol(fn).name} writes to an input, parameter or buffer of the program{self._at()}; "
-                    "return the new value instead"
-                )

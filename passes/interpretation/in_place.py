@@ -1,0 +1,213 @@
+"""Writes as the program goes: which ones cannot be repeated at each call, and what tensors are like afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from tracemill.compiler import prims
+from tracemill.compiler.errors import MutationError
+from tracemill.compiler.oracle import Answer
+from tracemill.compiler.proxy import Storage, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
+from tracemill.compiler.values import substitute
+
+T: Any = torch.Tensor
+_ATEN: Any = torch.ops.aten
+RESHAPED: dict[Any, Any] = {
+    **{getattr(T, f"{name}_"): getattr(T, name) for name in ("t", "squeeze", "unsqueeze")},
+    **{getattr(T, f"{name}_"): getattr(T, name) for name in ("transpose", "swapaxes", "swapdims")},
+    **{T.detach_: T.detach, torch.detach_: T.detach},
+    **{_ATEN.t_.default: _ATEN.t.default, _ATEN.unsqueeze_.default: _ATEN.unsqueeze.default},
+    **{_ATEN.squeeze_.default: _ATEN.squeeze.default, _ATEN.squeeze_.dim: _ATEN.squeeze.dim},
+    **{_ATEN.squeeze_.dims: _ATEN.squeeze.dims, _ATEN.detach_.default: _ATEN.detach.default},
+    **{_ATEN.transpose_.default: _ATEN.transpose.int},
+}
+"""Calls that change a tensor's metadata in place; each with the call that gives a view with that metadata."""
+
+_DETACH = (T.detach, torch.detach, _ATEN.detach.default)
+
+
+class Recording(Protocol):
+    """What writes need of the interpreter."""
+
+    bound_symbols: list[BoundSymbol]
+    lifted: dict[int, tuple[TensorProxy, torch.Tensor]]
+
+    def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Records a call on proxies; returns its output, on proxies."""
+        ...
+
+    def emit(
+        self, sym: Symbol, args: Any, kwargs: Any, output: Any, answer: Answer | None = None
+    ) -> BoundSymbol:
+        """Adds a line to the program."""
+        ...
+
+    def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
+        """Makes the stand-in of `proxy` the stand-in of `other`."""
+        ...
+
+    def current(self, storage: Storage) -> Sequence[TensorProxy]:
+        """The proxies of the stand-ins that lie in a storage."""
+        ...
+
+    def fresh_name(self) -> str:
+        """A name for a new value."""
+        ...
+
+    def at(self) -> str:
+        """The user's line, for errors."""
+        ...
+
+
+def recorded(
+    recording: Recording,
+    fn: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    answer: Answer,
+    tensors: Sequence[TensorProxy],
+) -> tuple[Any] | None:
+    """Records a call that changes a tensor's shape in place as what it does; None for every other call.
+
+    Raises MutationError for a write that could not be repeated at each call, and eager's error where it has one.
+    """
+    given = {proxy.storage for proxy, _ in recording.lifted.values()}
+    _refuse(recording, fn, answer, tensors, given)
+    view = RESHAPED.get(fn)
+    if view is not None:
+        return (_reshaped(recording, view, args, kwargs, answer, tensors[0]),)
+    resized = [p for p, meta in answer.changed.items() if meta.shape != tensors[p].meta.shape]
+    if resized:
+        return (_resized(recording, fn, args, kwargs, [tensors[p] for p in resized]),)
+    return None
+
+
+def _refuse(
+    recording: Recording,
+    fn: Callable[..., Any],
+    answer: Answer,
+    tensors: Sequence[TensorProxy],
+    given: set[Storage],
+) -> None:
+    name = symbol(fn).name
+    for position in answer.mutated:
+        proxy, after = tensors[position], answer.changed.get(position)
+        if proxy.storage not in given and after is None:
+            continue
+        if proxy.meta.layout != torch.strided:
+            raise MutationError(
+                f"{name} writes to a tensor of layout {proxy.meta.layout}{recording.at()}; use the functional form"
+            )
+        if after is not None and fn not in RESHAPED and after.stride != proxy.meta.stride:
+            if proxy.storage in given or after.shape == proxy.meta.shape:
+                raise MutationError(
+                    f"{name} changes shape or strides of a tensor in place{recording.at()}; use the functional form"
+                )
+        if proxy.storage in given:
+            _refuse_for_input(recording, name, proxy, after)
+
+
+def _refuse_for_input(recording: Recording, name: str, proxy: TensorProxy, after: Any) -> None:
+    if torch.is_grad_enabled() and proxy.requires_grad:
+        given = [known for known, _ in recording.lifted.values() if known.storage is proxy.storage]
+        if any(known.requires_grad and known.meta.is_leaf for known in given):
+            raise RuntimeError(
+                "a view of a leaf Variable that requires grad is being used in an in-place operation."
+            )
+        raise MutationError(
+            f"{name} writes to an input that autograd follows{recording.at()}; return the new value instead"
+        )
+    if after is None:
+        return
+    if after.requires_grad != proxy.requires_grad:
+        raise MutationError(
+            f"{name} makes an input of the program require grad by what it writes to it{recording.at()}; "
+            "return the new value instead"
+        )
+    raise MutationError(
+        f"{name} changes the shape of an input of the program in place{recording.at()}; use the functional form"
+    )
+
+
+def _reshaped(
+    recording: Recording, view: Any, args: Any, kwargs: Any, answer: Answer, proxy: TensorProxy
+) -> TensorProxy:
+    """`t.t_()` is `t.t()`, which is from then on what `t` names."""
+    if not answer.changed:
+        return proxy
+    made = recording.call(view, args, kwargs)
+    recording.become(proxy, made)
+    return made
+
+
+def _resized(
+    recording: Recording, fn: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]
+) -> TensorProxy:
+    """`torch.add(x, y, out=t)` for an empty `t` is `torch.add(x, y)`, which is from then on what `t` names."""
+    (proxy,) = tensors if len(tensors) == 1 else (None,)
+    if proxy is None or kwargs.get("out") is not proxy or proxy.meta.numel:
+        raise MutationError(
+            f"{symbol(fn).name} changes the size of a tensor in place{recording.at()}; use the functional form"
+        )
+    made = recording.call(fn, args, {key: value for key, value in kwargs.items() if key != "out"})
+    if made.dtype is not proxy.dtype:
+        made = recording.call(torch.Tensor.to, (made, proxy.dtype), {})
+    recording.become(proxy, made)
+    return made
+
+
+def refreshed(
+    recording: Recording, output: Any, answer: Answer, tensors: Sequence[TensorProxy]
+) -> Any:
+    """After a write that gradients flow through: the tensor, its base and its views require grad from here on."""
+    mapping: dict[Any, Any] = {}
+    for position in answer.changed:
+        proxy = tensors[position]
+        root = _root(proxy, recording.bound_symbols)
+        for other in recording.current(proxy.storage):
+            if other.requires_grad or other in mapping:
+                continue
+            if other is proxy or _root(other, recording.bound_symbols) is root:
+                mapping[other] = _requiring_grad(recording, other)
+    return substitute(output, mapping)
+
+
+def _requiring_grad(recording: Recording, proxy: TensorProxy) -> TensorProxy:
+    meta = proxy.meta.replace(requires_grad=True, is_leaf=False)
+    made = TensorProxy(
+        recording.fresh_name(),
+        meta=meta,
+        storage=proxy.storage,
+        storage_offset=proxy.storage_offset,
+    )
+    recording.emit(prims.SAME, (proxy,), {}, made)
+    recording.become(proxy, made)
+    return made
+
+
+def _root(proxy: TensorProxy, lines: Sequence[BoundSymbol]) -> TensorProxy:
+    """The tensor that autograd takes a view to be a view of; a detached one is its own."""
+    parents = _parents(lines, proxy.storage)
+    while proxy in parents:
+        proxy = parents[proxy]
+    return proxy
+
+
+def _parents(lines: Sequence[BoundSymbol], storage: Storage) -> Mapping[TensorProxy, TensorProxy]:
+    found: dict[TensorProxy, TensorProxy] = {}
+    for bsym in lines:
+        if bsym.sym.impl in _DETACH:
+            continue
+        given = [p for p in bsym.inputs if isinstance(p, TensorProxy) and p.storage is storage]
+        for out in _tensors(bsym.outputs) if given else ():
+            if out.storage is storage and out not in given:
+                found.setdefault(out, given[0])
+    return found
+
+
+def _tensors(values: Any) -> Iterator[TensorProxy]:
+    return (value for value in values if isinstance(value, TensorProxy))

@@ -1,0 +1,351 @@
+"""Memory that a program writes to, as functional tensors: a write makes a new value, and views are taken of that.
+
+PyTorch's own functional tensors, on fakes, know how a write to a view reaches its base. What they do is logged, and
+becomes lines of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.errors import MutationError
+from tracemill.compiler.oracle import ORACLE, Answer, NewTensor, stand_in_for, unobserved
+from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
+from tracemill.compiler.readable import readable
+from tracemill.compiler.settings import without_autocast
+from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol, symbol
+from tracemill.compiler.values import leaves, map_leaves
+
+_FILLS = (torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default)
+LARGEST_CONSTANT = 4096
+"""How many elements a tensor may have that PyTorch made of the program's numbers (`x[[0, 2]] = 1.5`)."""
+
+
+class NotFunctionalError(Exception):
+    """Raised for a call that functional tensors cannot follow; it is then done on copies."""
+
+
+@dataclass(eq=False)
+class Base:
+    """One piece of memory: `proxy` is its first value (on fakes `first`), `tensor` holds its value now.
+
+    inputs: the program's inputs that lie in it. start: where it begins in its storage, in elements.
+    """
+
+    proxy: TensorProxy
+    tensor: torch.Tensor
+    first: torch.Tensor
+    inputs: tuple[TensorProxy, ...]
+    start: int
+
+
+class _Log(internals.TorchDispatchMode):
+    """Logs the operations that functional tensors do on their values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func.namespace != "prim":
+            self.operations.append((func, args, kwargs or {}, output))
+        return output
+
+
+class Hidden(Symbol):
+    """`t2 = torch.Tensor.view_as(t1, t0)`: the value t1 where autograd goes on to see t0, which was written unseen."""
+
+    def __init__(self) -> None:
+        super().__init__("hidden_write", impl=torch.Tensor.view_as, vjp=self._vjp)
+
+    path = None  # type: ignore[assignment]  # PyTorch would say that the gradient is the first argument's
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        value, before = map(writer.value, bsym.args)
+        return [f"{writer.target(bsym.output)} = torch.Tensor.view_as({value}, {before})"]
+
+    @staticmethod
+    def _vjp(cotangents: Sequence[Any], output: Any, value: Any, before: Any) -> tuple[Any, Any]:
+        return None, cotangents[0]
+
+
+HIDDEN = Hidden()
+
+
+class Memory:
+    """The functional tensors of one program, and the lines that they make.
+
+    lines: the functional program, growing. now: the line of the user's program that is replayed.
+    grad: whether some line of the program runs with grad enabled. renamed: other values that became another value.
+    """
+
+    def __init__(self, fresh_name: Callable[[], str], *, grad: bool) -> None:
+        self.lines: list[BoundSymbol] = []
+        self.bases: list[Base] = []
+        self.grad = grad
+        self.now: BoundSymbol | None = None
+        self.renamed: dict[Any, Any] = {}
+        self._fresh_name = fresh_name
+        self._log = _Log()
+        self._proxies: dict[int, TensorProxy] = {}
+        self._kept: list[torch.Tensor] = []  # an id stays valid as long as its tensor lives
+        self._tensors: dict[TensorProxy, torch.Tensor] = {}
+        self._base_of: dict[TensorProxy, Base] = {}
+        self._constants: dict[int, torch.Tensor] = {}
+        self._detached: dict[tuple[TensorProxy, TensorProxy], TensorProxy] = {}
+
+    # What is in here
+
+    def __contains__(self, proxy: Any) -> bool:
+        return proxy in self._tensors
+
+    def base(self, proxy: TensorProxy) -> Base:
+        """The piece of memory that a value lies in."""
+        return self._base_of[proxy]
+
+    def add(self, proxy: TensorProxy, inputs: tuple[TensorProxy, ...] = (), start: int = 0) -> None:
+        """Takes in a value that is a piece of memory of its own."""
+        tensor = self._functional(proxy)
+        base = Base(proxy, tensor, torch._from_functional_tensor(tensor), inputs, start)
+        self.bases.append(base)
+        self._put(proxy, tensor, base)
+
+    def alias(self, proxy: TensorProxy, other: TensorProxy) -> None:
+        """Takes in a value that is another one, known under new metadata."""
+        self._put(proxy, self._tensors[other], self._base_of[other])
+
+    def add_part(self, proxy: TensorProxy, whole: TensorProxy, offset: int) -> None:
+        """Takes in a value that lies in another one, `offset` elements from where that begins."""
+        base = self._base_of[whole]
+        self._put(proxy, self.part(proxy, base, offset), base)
+        self.flush(grad=self.grad)
+
+    def part(self, proxy: TensorProxy, base: Base, offset: int) -> torch.Tensor:
+        """The functional tensor of a part of a base, by its geometry."""
+        meta = proxy.meta
+        with self._running():
+            return torch.as_strided(base.tensor, meta.shape, meta.stride, offset)
+
+    def _put(self, proxy: TensorProxy, tensor: torch.Tensor, base: Base) -> None:
+        self._tensors[proxy] = tensor
+        self._base_of[proxy] = base
+
+    def _functional(self, proxy: TensorProxy) -> torch.Tensor:
+        model = TensorProxy("v", meta=proxy.meta.replace(requires_grad=False, is_leaf=True))
+        with unobserved():
+            fake = stand_in_for(model, ORACLE.fake_mode)
+        self._bind(fake, self.renamed.get(proxy, proxy))
+        return torch._to_functional_tensor(fake)
+
+    def _bind(self, fake: torch.Tensor, proxy: TensorProxy) -> None:
+        self._proxies[id(fake)] = proxy
+        self._kept.append(fake)
+
+    # Values
+
+    def value(self, proxy: TensorProxy) -> TensorProxy:
+        """The value that a tensor has now, taken again from its base where that was written to."""
+        with self._running():
+            fake = self._inner(self._tensors[proxy])
+        self.flush(grad=self.grad)
+        return self._as_recorded(proxy, self._proxies[id(fake)])
+
+    def _as_recorded(self, proxy: TensorProxy, value: TensorProxy) -> TensorProxy:
+        if not self.grad or value.requires_grad == proxy.requires_grad:
+            return value
+        if proxy.requires_grad:
+            raise MutationError(
+                f"{proxy.name} was written to in a way that hides it from autograd{self.at()}; use the functional form"
+            )
+        known = self._detached.get((proxy, value))
+        if known is None:
+            known = self.emit(torch.Tensor.detach, (value,), {}, grad=True)
+            self._detached[proxy, value] = known
+        return known
+
+    def arrange(self, proxy: TensorProxy) -> None:
+        """Gives a base the strides that it has in the user's program, where a write gave its new value others."""
+        base = self._base_of[proxy]
+        with self._running():
+            fake = self._inner(base.tensor)
+            want = base.proxy.meta
+            if tuple(fake.stride()) != want.stride and fake.numel() > 1:
+                first = base.first
+                self._replace(base.tensor, torch.ops.aten.copy.default(first, fake))
+        self.flush(grad=self.grad)
+
+    def put(self, proxy: TensorProxy, value: TensorProxy) -> None:
+        """Makes `value` what a tensor holds now."""
+        with unobserved():
+            model = TensorProxy("v", meta=value.meta.replace(requires_grad=False, is_leaf=True))
+            fake = stand_in_for(model, ORACLE.fake_mode)
+        self._bind(fake, value)
+        with self._running():
+            self._replace(self._tensors[proxy], fake)
+
+    def _replace(self, tensor: torch.Tensor, fake: torch.Tensor) -> None:
+        torch._functionalize_replace(tensor, fake)  # pyright: ignore[reportAttributeAccessIssue]
+        torch._functionalize_commit_update(tensor)  # pyright: ignore[reportAttributeAccessIssue]
+        torch._sync(tensor)
+
+    @staticmethod
+    def _inner(tensor: torch.Tensor) -> torch.Tensor:
+        torch._sync(tensor)
+        return torch._from_functional_tensor(tensor)
+
+    # Calls
+
+    def run(self, bsym: BoundSymbol) -> list[Any]:
+        """Does a call on functional tensors; the leaves of what it returned. Its operations wait to be flushed."""
+        readers: dict[TensorProxy, torch.Tensor] = {}
+
+        def tensor(leaf: Any) -> Any:
+            if not isinstance(leaf, TensorProxy):
+                return leaf
+            known = self._tensors.get(leaf)
+            return readers.setdefault(leaf, self._functional(leaf)) if known is None else known
+
+        args, kwargs = map_leaves(tensor, (bsym.args, bsym.kwargs))
+        assert bsym.sym.impl is not None
+        try:
+            with self._running():
+                return list(leaves(bsym.sym.impl(*args, **kwargs)))
+        except Exception as error:
+            self._log.operations.clear()
+            raise NotFunctionalError(str(error)) from error
+
+    def take_view(
+        self, out: TensorProxy, made: torch.Tensor, of: TensorProxy, now: TensorProxy
+    ) -> None:
+        """Takes in the result of a call that gave a view; `now` is its value, by a line that stands already."""
+        with self._running():
+            fake = self._inner(made)
+        self._log.operations.clear()
+        self._bind(fake, now)
+        self._put(out, made, self._base_of[of])
+
+    def settle(self, base: Base) -> None:
+        """Lets the writes to views of a base reach it."""
+        with self._running():
+            self._inner(base.tensor)
+
+    def plain_value(self, base: Base) -> TensorProxy:
+        """The value of a base, as it stands."""
+        fake = torch._from_functional_tensor(base.tensor)
+        return self._proxies[id(fake)]
+
+    def first_value(self, base: Base) -> TensorProxy:
+        """The value of a base before it was written to."""
+        return self._proxies[id(base.first)]
+
+    def hide(self, base: Base, before: TensorProxy) -> None:
+        """Lets autograd go on with what the base was before it was written to unseen."""
+        value = self.plain_value(base)
+        meta = before.meta.replace(stride=value.meta.stride, is_leaf=False)
+        made = TensorProxy(self._fresh_name(), meta=meta, storage=value.storage)
+        answer = Answer(NewTensor(meta, -1, ("argument", 0), 0), 2)
+        self.line(HIDDEN, (value, before), {}, made, answer, grad=True)
+        self.put(base.proxy, made)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """PyTorch on functional tensors: logged, unseen by anybody else, without autograd and autocast."""
+        with unobserved(), without_autocast(), internals.quiet_fakes(), torch.no_grad():
+            with ORACLE.fake_mode, self._log:
+                torch._enable_functionalization(reapply_views=True)
+                try:
+                    yield
+                finally:
+                    torch._disable_functionalization()
+
+    # Lines
+
+    def flush(self, *, grad: bool) -> None:
+        """Makes lines of the operations that were logged."""
+        operations, self._log.operations = self._log.operations, []
+        for op, args, kwargs, output in operations:
+            if op is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._proxies:
+                self._constants[id(output)] = _numbers_of(args[0])
+                self._kept.append(output)
+                continue
+            if op in _FILLS and id(args[1]) in self._constants and args[1].dim() == 0:
+                op, args = (
+                    torch.ops.aten.fill.Scalar,
+                    (args[0], self._constants[id(args[1])].item()),
+                )
+            given = map_leaves(self._proxy_of, (args, kwargs))
+            with unobserved(), torch.no_grad(), ORACLE.fake_mode:
+                fn = readable(op, args, kwargs)
+            made = self.emit(fn, *given, grad=grad)
+            for fake, proxy in zip(leaves(output), leaves(made), strict=True):
+                if isinstance(fake, torch.Tensor):
+                    self._bind(fake, proxy)
+
+    def _proxy_of(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        known = self._proxies.get(id(leaf))
+        if known is None and id(leaf) in self._constants:
+            numbers = self._constants[id(leaf)]
+            settings = {"dtype": numbers.dtype, "device": numbers.device}
+            known = self.emit(torch.tensor, (numbers.tolist(),), settings, grad=False)
+            self._bind(leaf, known)
+        if known is None:
+            raise NotFunctionalError("a tensor was made that nothing is known of")
+        return known
+
+    def emit(self, fn: Callable[..., Any], args: Any, kwargs: Any, *, grad: bool) -> Any:
+        """Adds the line of a call on values of the functional program; its output."""
+        with unobserved(), without_autocast(), torch.set_grad_enabled(grad):
+            answer, tensors = ORACLE.ask(fn, args, kwargs)
+        output = answer.instantiate(tensors, self.new)
+        self.line(symbol(fn), args, kwargs, output, answer, grad=grad)
+        return output
+
+    def new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+        """A fresh value."""
+        return TensorProxy(
+            self._fresh_name(), meta=spec.meta, storage=storage, storage_offset=offset
+        )
+
+    def line(
+        self, sym: Symbol, args: Any, kwargs: Any, output: Any, answer: Answer, *, grad: bool
+    ) -> None:
+        """Adds a line."""
+        where = {} if self.now is None else _origin(self.now)
+        self.lines.append(
+            BoundSymbol(sym, args, kwargs, output, grad_enabled=grad, answer=answer, **where)
+        )
+
+    def at(self) -> str:
+        """The user's line, for errors."""
+        source = None if self.now is None else self.now.source
+        return "" if source is None else f" at {source.file}:{source.line}: {source.text}"
+
+
+def _origin(bsym: BoundSymbol) -> dict[str, Any]:
+    return {"source": bsym.source, "module_path": bsym.module_path, "region": bsym.region}
+
+
+def _numbers_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor holds that PyTorch made of numbers of the program."""
+    real: Any = tensor.constant if isinstance(tensor, internals.FakeTensor) else tensor
+    if real is None or real.numel() > LARGEST_CONSTANT:
+        raise NotFunctionalError("a tensor was made that nothing is known of")
+    return real
+
+
+def same_geometry(one: TensorMeta, other: TensorMeta) -> bool:
+    """Whether two tensors differ in nothing but what autograd sees of them."""
+    return one.replace(requires_grad=False, is_leaf=True) is other.replace(
+        requires_grad=False, is_leaf=True
+    )
