@@ -1,6 +1,6 @@
 """The states of PyTorch's own generators: read and put back.
 
-PyTorch's functions are bound here before an interpretation can stand in for them.
+The generators are asked themselves: an interpretation stands in for PyTorch's functions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 Generator = torch.Generator
-_cpu_state, _set_cpu_state = torch.get_rng_state, torch.set_rng_state
-_cuda_states, _set_cuda_states = torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+_cpu = torch.default_generator
 
 RandomState = tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[tuple[Any, torch.Tensor]]]
 """The state of the CPU's generator, of each CUDA device's, and of other generators."""
@@ -22,16 +21,20 @@ RandomState = tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[tuple[Any, to
 
 def random_state(generators: Sequence[torch.Generator] = ()) -> RandomState:
     """The states now, those of `generators` included."""
-    cuda = _cuda_states() if torch.cuda.is_initialized() else ()
-    return _cpu_state(), cuda, [(generator, generator.get_state()) for generator in generators]
+    cuda = [generator.get_state() for generator in _cuda_generators()]
+    return _cpu.get_state(), cuda, [(generator, generator.get_state()) for generator in generators]
+
+
+def _cuda_generators() -> Sequence[torch.Generator]:
+    return torch.cuda.default_generators if torch.cuda.is_initialized() else ()
 
 
 def set_random_state(state: RandomState) -> None:
     """Puts states back."""
     cpu, cuda, others = state
-    _set_cpu_state(cpu)
-    if cuda:
-        _set_cuda_states(cuda)
+    _cpu.set_state(cpu)
+    for generator, own in zip(_cuda_generators(), cuda, strict=False):
+        generator.set_state(own)
     for generator, own in others:
         generator.set_state(own)
 

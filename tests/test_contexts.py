@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import warnings
 from collections.abc import Callable
@@ -389,18 +390,24 @@ def test_a_strangers_function_mode_sees_the_programs_own_calls() -> None:
 
 
 def test_two_threads_trace_at_once() -> None:
-    together = threading.Barrier(2, timeout=20)
+    tokens: list[queue.SimpleQueue[None]] = [queue.SimpleQueue(), queue.SimpleQueue()]
     results: dict[str, Any] = {}
 
     def program(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        mine, others = tokens if name == "one" else reversed(tokens)
+
+        def meet() -> None:
+            others.put(None)
+            mine.get(timeout=20)
+
         def fn(x: torch.Tensor) -> torch.Tensor:
-            together.wait()
+            meet()
             y = x * 2 if name == "one" else x - 2
             with torch.no_grad() if name == "one" else nullcontext():
-                together.wait()
+                meet()
                 torch.manual_seed(len(name))
                 y = y + torch.rand(4, generator=torch.Generator().manual_seed(1))
-            together.wait()
+            meet()
             y = y if torch.compiler.is_compiling() else y * 0
             return y if y.sum() > 0 else -y
 
@@ -411,7 +418,6 @@ def test_two_threads_trace_at_once() -> None:
             results[name] = tm.jit(program(name))(X)
         except BaseException as error:
             results[name] = error
-            together.abort()
 
     with torch.random.fork_rng():
         threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two")]
@@ -420,6 +426,7 @@ def test_two_threads_trace_at_once() -> None:
         for thread in threads:
             thread.join()
     noise = torch.rand(4, generator=torch.Generator().manual_seed(1))
+    assert not [error for error in results.values() if isinstance(error, BaseException)]
     for name, sum_ in (("one", X * 2 + noise), ("two", X - 2 + noise)):
         bits(results[name], sum_ if sum_.sum() > 0 else -sum_)
 

@@ -167,6 +167,17 @@ def test_seeding_a_global_generator_is_refused_and_leaves_it_alone() -> None:
     assert torch.equal(GENERATOR.get_state(), state)
 
 
+manual_seed = torch.manual_seed
+
+
+def test_a_seed_by_a_name_imported_from_torch() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        manual_seed(3)
+        return x + torch.rand(3)
+
+    assert_draws_like_eager(fn, X)
+
+
 @pytest.mark.parametrize("fn", [lambda: torch.seed(), lambda: torch.Generator().seed()])
 def test_a_seed_from_the_system_is_refused(fn: Callable[[], int]) -> None:
     state = torch.get_rng_state()

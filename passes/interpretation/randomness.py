@@ -7,6 +7,7 @@ attribute) is a constant; changing its state by hand is refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, Protocol
@@ -191,12 +192,32 @@ def _cuda_initial_seed(recording: Recording) -> int:
     return recording.value(_CUDA["initial_seed"].impl, (), {})  # type: ignore[arg-type]
 
 
+class DefaultGenerator:
+    """Stands where PyTorch's functions find their generator, for those that a program imported by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        recording: Any = interpretation.get()
+        handler = _OF_DEFAULT.get(name)
+        if recording is None or handler is None:
+            return getattr(torch.default_generator, name)
+        return functools.partial(handler, recording)
+
+
+_OF_DEFAULT: dict[str, Callable[..., Any]] = {
+    "manual_seed": _manual_seed,
+    "seed": _seed,
+    "initial_seed": _initial_seed,
+    "get_state": _get_state,
+    "set_state": _set_state,
+}
+
 STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = tuple(
     (owner, name, handler)
     for owners, handlers in (
         (
             (torch, torch.random),
             {
+                "_manual_seed_impl": _manual_seed,
                 "manual_seed": _manual_seed,
                 "seed": _seed,
                 "initial_seed": _initial_seed,
@@ -221,6 +242,7 @@ STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = tuple(
     )
     for owner in owners
     for name, handler in handlers.items()
+    if hasattr(owner, name)
 )
 """PyTorch's functions on random states, with what is done while tracing: `handler(recording, ...)`."""
 

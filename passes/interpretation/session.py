@@ -22,7 +22,11 @@ from tracemill.compiler.random_state import (
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
 from tracemill.passes.interpretation import functions
 from tracemill.passes.interpretation.interpreter import Bypass, Interpreter
-from tracemill.passes.interpretation.randomness import STAND_INS, make_generator
+from tracemill.passes.interpretation.randomness import (
+    STAND_INS,
+    DefaultGenerator,
+    make_generator,
+)
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -112,10 +116,10 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
         (owner, name, _standing_in(getattr(owner, name), handler))
         for owner, name, handler in STAND_INS
     ),
-    *functions.REPLACED,
 )
 """What PyTorch's names are for as long as any thread interprets; in other threads they do what they always do."""
 
+_DEFAULT_GENERATOR = DefaultGenerator()
 _originals: list[tuple[Any, str, Any]] = []
 _INHERITED = object()
 
@@ -134,7 +138,12 @@ def _compiling() -> abc.Generator[None]:
     with _lock:
         if _active == 0:
             flag = _CompilingFlag(_compiler._is_compiling_flag)
-            for owner, name, value in (*_REPLACED, (_compiler, "_is_compiling_flag", flag)):
+            for owner, name, value in (
+                *_REPLACED,
+                (torch.random, "default_generator", _DEFAULT_GENERATOR),
+                *functions.replaced(),
+                (_compiler, "_is_compiling_flag", flag),
+            ):
                 _originals.append((owner, name, vars(owner).get(name, _INHERITED)))
                 setattr(owner, name, value)
         _active += 1
@@ -151,16 +160,23 @@ def _compiling() -> abc.Generator[None]:
 @contextmanager
 def _unchanged_random_state(generators: Sequence[torch.Generator]) -> abc.Generator[None]:
     before = random_state(generators)
+    alone = (
+        threading.active_count() == 1
+    )  # other threads draw from PyTorch's own generators as they like
     try:
         yield
-        if not same_random_state(random_state(generators), before):
+        now = random_state(generators)
+        if not same_random_state(now if alone else (*before[:2], now[2]), before):
             raise UnsupportedError(
                 "the program changed the state of a generator that it found by itself (a global, an attribute), or "
-                "drew numbers unseen; pass the generator to the jitted function as an argument, and call torch.manual_seed "
-                "as that, not by a name imported from torch"
+                "drew numbers unseen; pass the generator to the jitted function as an argument, and seed by "
+                "torch.manual_seed"
             )
     finally:
-        set_random_state(before)
+        if alone:
+            set_random_state(before)
+        for generator, state in before[2]:
+            generator.set_state(state)
 
 
 @contextmanager

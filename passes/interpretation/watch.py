@@ -7,12 +7,13 @@ tracemill is left out, but for torch.nn's modules: what their `forward` reads (`
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -44,6 +45,26 @@ First = Callable[[CodeType, FrameType], None]
 """Called with the user's code before it runs for the first time, and its frame."""
 
 
+class Edges(Protocol):
+    """Is told of calls that run no code of the user's."""
+
+    def c_call(self, function: Any, frame: FrameType) -> None:
+        """A call of a function in C from `frame`."""
+        ...
+
+    def call(self, code: CodeType, frame: FrameType) -> None:
+        """A call of the standard library's Python code, whose frame it is."""
+        ...
+
+
+@lru_cache(maxsize=4096)
+def is_standard(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return (file.startswith(_STANDARD) and "site-packages" not in file) or file.startswith(
+        "<frozen"
+    )
+
+
 @lru_cache(maxsize=4096)
 def is_watched(file: str) -> bool:
     """Whether a file's code is the user's: not torch's, Python's, numpy's or tracemill's."""
@@ -61,12 +82,13 @@ class Watch:
     whole: whether some code asks for attributes by names that it does not spell out.
     """
 
-    def __init__(self, first: First) -> None:
+    def __init__(self, first: First, edges: Edges | None = None) -> None:
         self.codes: list[CodeType] = []
         self.names: set[str] = set()
         self.library_names: set[str] = set()
         self.whole = False
         self._first = first
+        self._edges = edges
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
 
@@ -84,8 +106,13 @@ class Watch:
             previous.enable()
 
     def _hook(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "call":
+        if event == "c_call":
+            if self._edges is not None:
+                self._edges.c_call(arg, frame)
+        elif event == "call":
             code = frame.f_code
+            if self._edges is not None and is_standard(code.co_filename):
+                self._edges.call(code, frame)
             if id(code) not in self._seen:
                 self._seen[id(code)] = code
                 self._meet(code, frame)
@@ -100,6 +127,9 @@ class Watch:
             module = sys.modules.get(frame.f_globals.get("__name__", ""))
             file = getattr(module, "__file__", None) or "<frozen"
         if is_watched(file):
+            if _is_collecting(frame):
+                del self._seen[id(code)]
+                return
             self.codes.append(code)
             self.names.update(mentioned(code))
             self.whole = self.whole or asks_by_name(code)
@@ -114,6 +144,16 @@ class Watch:
                 self.whole = True
             else:  # for us or for torch; the user's own call may come later
                 del self._seen[id(code)]
+
+
+def _is_collecting(frame: FrameType | None) -> bool:
+    """Whether a frame runs for the garbage collector, which calls back at any time and is no part of the program."""
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while callbacks and frame is not None:
+        if frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:
