@@ -79,7 +79,10 @@ class _Shape:
         )
         places = {proxy: i for i, proxy in enumerate(saved)}
         self.saved_inputs = tuple((i, places[p]) for p, i in positions.items() if p in places)
-        self.other_inputs = tuple(i for p, i in positions.items() if p not in places)
+        self.other_inputs = tuple(
+            i for p, i in positions.items() if p not in places and isinstance(p, TensorProxy)
+        )
+        self.objects = [p.name for p in positions if not isinstance(p, TensorProxy)]
         self._args = positions
 
     def take(self, result: Any) -> tuple[torch.Tensor, ...]:
@@ -130,6 +133,7 @@ def _function(
             ctx.save_for_backward(*tensors)
             ctx.others = others
             ctx.inputs = [(weakref.ref(inputs[i]), _version(inputs[i])) for i in others_of]
+            ctx.left = None
             ctx.set_materialize_grads(False)
             outs = take(result)
             if constant:
@@ -141,12 +145,14 @@ def _function(
             given = cotangents if all_differentiable else [cotangents[i] for i in picked]
             if torch.is_grad_enabled():
                 return _again(ctx, given, backwards.again(), shape)
+            saved: Any = None
             run = whole
             if any(cotangent is None for cotangent in given):
                 defined = tuple(cotangent is not None for cotangent in given)
                 if not any(defined):
                     return (None,) * len(ctx.needs_input_grad)
                 run = backwards.some(defined)
+                saved = _shared(ctx, defined)
             arranged = [
                 cotangent
                 if cotangent.layout is layout and cotangent.stride() == stride
@@ -156,13 +162,41 @@ def _function(
                 )
                 if cotangent is not None
             ]
-            return run((_taken(ctx), ctx.others), arranged)
+            return run((_taken(ctx) if saved is None else saved, ctx.others), arranged)
 
     return Compiled
 
 
 def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
+
+
+@dataclass(eq=False)
+class _Left:
+    """What was saved, for the outputs that no backward has used yet; each tensor with its version."""
+
+    unused: list[bool]
+    saved: tuple[tuple[torch.Tensor, int], ...]
+
+
+def _shared(ctx: Any, defined: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
+    """The saved tensors for a backward from some outputs, kept for one from the others, as eager's own graphs would."""
+    left: _Left | None = ctx.left
+    if left is None:
+        saved = tuple((tensor.detach(), _version(tensor)) for tensor in ctx.saved_tensors)
+        left = ctx.left = _Left([True] * len(defined), saved)
+    elif not any(there and unused for there, unused in zip(defined, left.unused, strict=True)):
+        return ctx.saved_tensors  # has its own error for what was used before
+    left.unused = [unused and not there for there, unused in zip(defined, left.unused, strict=True)]
+    if not any(left.unused):
+        ctx.left = None
+    for tensor, version in left.saved:
+        if _version(tensor) != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
+            )
+    return tuple(tensor for tensor, _ in left.saved)
 
 
 def _taken(ctx: Any) -> tuple[Any, ...]:
@@ -209,6 +243,11 @@ def _again(ctx: Any, cotangents: Sequence[Any], program: Callable[..., Any], sha
 
 
 def _inputs(ctx: Any, shape: _Shape) -> list[Any]:
+    if shape.objects:
+        raise UnsupportedError(
+            f"create_graph=True runs the jitted function's program again, which needs "
+            f"{', '.join(shape.objects)} as it was; call the function without jit for gradients of gradients"
+        )
     saved = ctx.saved_tensors
     inputs: list[Any] = [None] * (len(shape.saved_inputs) + len(shape.other_inputs))
     for i, place in shape.saved_inputs:

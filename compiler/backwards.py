@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracemill.compiler.autograd_function import Backwards, bare
 from tracemill.compiler.ordering import RegisteredPass
-from tracemill.compiler.pass_base import Pass, PassContext
+from tracemill.compiler.pass_base import Call, Pass, PassContext
 from tracemill.compiler.pipeline import History, PrinterOf, run
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.fewer_cotangents import with_fewer_cotangents
@@ -26,6 +27,9 @@ def backwards_of(
     if program.backward is None:
         return None
     derivation = context.derivation
+    context = replace(
+        context, call=Call(context.call.form, ())
+    )  # the call's tensors are not to live on
     split = [step.program for step in history.steps if step.stage != "executor_fusion"][-1]
     later = [
         registered

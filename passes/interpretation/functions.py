@@ -87,8 +87,16 @@ def _recorded_region(recording: Any) -> abc.Iterator[None]:
 
 _generator = _checkpoint._checkpoint_without_reentrant_generator
 
-REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (internals.SingleLevelFunction, "apply", classmethod(_apply)),
-    (_checkpoint, "_checkpoint_without_reentrant_generator", _region),
-)
-"""What stands where PyTorch looks for these while a program is interpreted."""
+_decorated: Any = _checkpoint.checkpoint.__wrapped__
+
+
+def replaced() -> abc.Iterator[tuple[Any, str, Any]]:
+    """What stands where PyTorch looks for these while a program is interpreted."""
+    yield internals.SingleLevelFunction, "apply", classmethod(_apply)
+    yield _checkpoint, "_checkpoint_without_reentrant_generator", _region
+    if not hasattr(_decorated, "__dynamo_disable"):
+        yield (
+            _decorated,
+            "__dynamo_disable",
+            _decorated,
+        )  # else the first call imports Dynamo and stores its own
