@@ -127,7 +127,7 @@ class Watch:
             module = sys.modules.get(frame.f_globals.get("__name__", ""))
             file = getattr(module, "__file__", None) or "<frozen"
         if is_watched(file):
-            if _is_collecting(frame):
+            if is_collecting(frame):
                 del self._seen[id(code)]
                 return
             self.codes.append(code)
@@ -146,7 +146,7 @@ class Watch:
                 del self._seen[id(code)]
 
 
-def _is_collecting(frame: FrameType | None) -> bool:
+def is_collecting(frame: FrameType | None) -> bool:
     """Whether a frame runs for the garbage collector, which calls back at any time and is no part of the program."""
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while callbacks and frame is not None:
