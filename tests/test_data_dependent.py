@@ -151,6 +151,17 @@ def test_a_printed_path_runs_alone_and_says_when_the_path_is_another() -> None:
         run_text(text, [MIXED])
 
 
+def test_reading_a_value_leaves_no_line_of_its_own() -> None:
+    trace = tm.trace(lambda x: x[x > 0] * 2, MIXED)
+
+    assert [line.sym.name for line in trace.bound_symbols] == [
+        "torch.Tensor.gt",
+        "torch.Tensor.__getitem__",
+        "path",
+        "torch.Tensor.mul",
+    ]
+
+
 def test_a_program_without_values_has_no_check() -> None:
     jitted = tm.jit(lambda x: x * torch.arange(4).sum().item())
     jitted(MIXED)

@@ -86,9 +86,10 @@ class Paths:
         if not free:
             answer = self._with_scalars_checked(interpreter, fn, args, kwargs, answer, tensors)
         output = interpreter.add(fn, args, kwargs, answer, tensors)
-        self._real.executed(interpreter.bound_symbols[-1], result)
+        line = interpreter.bound_symbols[-1]
+        self._real.executed(line, result)
         if _is_view(answer) and found is not answer:
-            self._views.append((interpreter.bound_symbols[-1], found, tensors))
+            self._views.append((line, found, tensors))
         if not free:
             for spec, out in zip(leaves(answer.output), leaves(output), strict=True):
                 if isinstance(out, TensorProxy) and type(spec) is NewTensor:

@@ -82,7 +82,8 @@ class RealEnvironment:
 
     def executed(self, bsym: BoundSymbol, result: Any) -> None:
         """Takes note that the bound symbol just recorded was executed, with this result."""
-        self._store(bsym, result)
+        with internals.DisableTorchFunction(), internals.no_user_modes():
+            self._store(bsym, result)
         self._done = len(self._bound_symbols)
 
     # Execution
