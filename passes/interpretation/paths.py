@@ -143,7 +143,8 @@ class Paths:
             if position in line.answer.mutated
         }
         for line, answer, tensors in self._views:
-            if not any(out.storage in written for out in line.outputs):
+            outs = [out for out in line.outputs if isinstance(out, TensorProxy)]
+            if not any(out.storage in written for out in outs):
                 continue
             checks = []
             for ref, value in _scalars(answer):
