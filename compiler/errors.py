@@ -23,6 +23,14 @@ class LeakedValueError(TracemillError, RuntimeError):
     """Raised when a value of the oracle or of an interpretation escapes from it."""
 
 
+class SharpEdgeError(UnsupportedError):
+    """Raised under sharp_edges="error", before it is made, for a call that no check can keep faithful."""
+
+
+class SharpEdgeWarning(UserWarning):
+    """Warns, under sharp_edges="warn", of a call that no check can keep faithful."""
+
+
 class OptionError(TracemillError, ValueError):
     """Raised for an unknown option, printer, executor, stage or cache mode; lists the known ones."""
 

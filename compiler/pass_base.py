@@ -28,6 +28,7 @@ class PassContext:
     call: the call that is compiled.
     cache: the cache mode.
     executors: the executors in order of preference.
+    sharp_edges: "allow", "warn" or "error" for calls that no check can keep faithful.
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
     derivation: how the program was differentiated, for backwards with fewer cotangents; None where it was not.
@@ -38,6 +39,7 @@ class PassContext:
     cache: str = "constant values"
     executors: Sequence[Any] = ()
     role: str = "computation"
+    sharp_edges: str = "warn"
     rebuild: Callable[[Sequence[Any]], Any] | None = None
     derivation: Any = None
     report: dict[str, Any] = field(default_factory=dict)

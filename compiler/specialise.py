@@ -234,7 +234,10 @@ class Specialisations:
         self.history = history = History()
         self.latest = None  # so that the next call that hits says which history is its own
         context = PassContext(
-            Call(self.form, values), self.options.cache, self.options.resolved_executors()
+            Call(self.form, values),
+            self.options.cache,
+            self.options.resolved_executors(),
+            sharp_edges=self.options.sharp_edges,
         )
         passes = passes_for(self.options.passes, self.options.disable_passes)
         printer_of = self.options.printer_of

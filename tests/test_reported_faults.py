@@ -19,6 +19,7 @@ def _marked(case: Case) -> object:
     return pytest.param(case, id=case.cid, marks=marks)
 
 
+@pytest.mark.filterwarnings("ignore::tracemill.compiler.errors.SharpEdgeWarning")
 @pytest.mark.parametrize("case", [_marked(case) for case in CASES])
 def test_reported_fault(case: Case) -> None:
     case.run(tm.jit, last_texts)

@@ -34,6 +34,7 @@ from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting
+from tracemill.passes.interpretation.sharp_edges import SharpEdges
 from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.state import Walk
 from tracemill.passes.interpretation.usage import Usage
@@ -68,7 +69,8 @@ class Acquire(ProgramPass):
         roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
         snapshot = Snapshot()
         snapshot.visit(*(place.value for place in roots))
-        watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals))
+        edges = SharpEdges(context.sharp_edges)
+        watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
         snapshot.visit(*(value for value, _ in inputs.containers))
         try:
             with interpreting(interpreter, generators_of(target, call.values)), watch:
@@ -82,10 +84,12 @@ class Acquire(ProgramPass):
         _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 
+        edges.report()
         usage = Usage(watch.codes, watch.library_names, whole=watch.whole)
         free = unchecked(changes, usage, sole_names(snapshot, changes))
         walk = Walk(snapshot, watch, free, set(interpreter.lifted))
         state = walk.run(roots)
+        state.checks.extend(edges.checks())
         handed = {
             id(value): Place(value, None, (), proxy.name) for value, proxy in inputs.containers
         }

@@ -1,0 +1,86 @@
+"""Calls whose results cannot be checked: allowed, warned of, or refused before they are made, naming the line."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tracemill as tm
+from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
+
+EDGES: dict[str, Callable[[], Any]] = {
+    "random.random": lambda: random.random(),
+    "random.getrandbits": lambda: random.randint(1, 4),
+    "time.time": lambda: time.time(),
+    "time.perf_counter": lambda: time.perf_counter(),
+    "datetime.now": lambda: datetime.datetime.now().year,
+    "os.environ": lambda: len(list(os.environ)),
+    "os.urandom": lambda: os.urandom(1)[0],
+    "print": lambda: print("text"),
+    "write": lambda: sys.__stdout__ and sys.__stdout__.write(""),
+    "open": lambda: open(os.devnull).close(),
+    "input": lambda: input(),
+}
+
+
+def _program(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    edge = EDGES[name]
+    return lambda x: x * (edge() or 1)
+
+
+@pytest.mark.parametrize("name", [name for name in EDGES if name != "input"])
+def test_a_warning_names_the_call_and_its_line(name: str) -> None:
+    with pytest.warns(SharpEdgeWarning, match=rf"(?s){name}.* is called at .*test_sharp_edges.py"):
+        tm.jit(_program(name))(torch.ones(2))
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_an_error_comes_before_the_call(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = random.getstate()
+    with pytest.raises(SharpEdgeError, match=name):
+        tm.jit(_program(name), sharp_edges="error")(torch.ones(2))
+    assert capsys.readouterr().out == ""
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("name", [name for name in EDGES if name != "input"])
+def test_allowed(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tm.jit(_program(name), sharp_edges="allow")(torch.ones(2))
+
+
+def test_a_variable_of_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    jitted = tm.jit(lambda x: x * int(os.environ.get("TRACEMILL_TEST_SCALE", "1")))
+    x = torch.ones(2)
+    for scale, misses in ((1, 1), (1, 1), (3, 2), (3, 2), (1, 2)):
+        monkeypatch.setenv("TRACEMILL_TEST_SCALE", str(scale))
+        torch.testing.assert_close(jitted(x), x * scale)
+        assert tm.cache_info(jitted).misses == misses
+
+
+def test_the_lines_of_one_program_are_named_once_each() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + time.time()
+        return x * time.monotonic()
+
+    with pytest.warns(SharpEdgeWarning) as caught:
+        tm.jit(program)(torch.ones(2))
+    assert len(caught) == 2
+
+
+def test_what_torch_and_tracemill_call_is_no_sharp_edge(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tm.jit(lambda x: torch.nn.functional.gelu(x).softmax(-1))(torch.ones(2))
