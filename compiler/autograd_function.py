@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class _Shape:
         """The new tensors in what the computation returned, in order."""
         if self.is_one_tensor:
             return (result,)
-        found: dict[Any, torch.Tensor] = dict(zip(leaves(self.result), leaves(result), strict=True))
+        found: dict[Any, torch.Tensor] = dict(_pairs(self.result, result))
         return tuple(found[out] for out in self.outs)
 
     def build(self, made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> Any:
@@ -103,6 +103,18 @@ class _Shape:
             return inputs[args[value]] if value in args else by_proxy[value]
 
         return _filled(self.result, leaf)
+
+
+def _pairs(structure: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """The proxies of a structure, each with its value, which may itself be a dict or a list that is handed through."""
+    if isinstance(structure, Proxy):
+        yield structure, value
+    elif isinstance(structure, (tuple, list)):
+        for item, part in zip(structure, value, strict=True):
+            yield from _pairs(item, part)
+    elif isinstance(structure, dict):
+        for key, item in structure.items():
+            yield from _pairs(item, value[key])
 
 
 def _filled(value: Any, leaf: Callable[[Any], Any]) -> Any:

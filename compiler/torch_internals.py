@@ -55,6 +55,18 @@ from torch._C import _set_grad_enabled as set_grad_enabled
 # An ATen operation, as logs hold it.
 from torch._ops import OpOverload
 
+# Functional tensors: a write to one makes a new value, which reaches its base and is seen by its other views. On, off;
+# from a tensor and to its present value; the writes to views brought to a base; another value put in its place.
+from torch import (
+    _disable_functionalization as disable_functionalization,  # pyright: ignore[reportPrivateImportUsage]
+    _enable_functionalization as enable_functionalization,  # pyright: ignore[reportPrivateImportUsage]
+    _from_functional_tensor as from_functional,  # pyright: ignore[reportPrivateImportUsage]
+    _functionalize_commit_update as functional_commit,  # pyright: ignore[reportPrivateImportUsage]
+    _functionalize_replace as functional_replace,  # pyright: ignore[reportPrivateImportUsage]
+    _sync as functional_sync,  # pyright: ignore[reportPrivateImportUsage]
+    _to_functional_tensor as to_functional,  # pyright: ignore[reportPrivateImportUsage]
+)
+
 # The built-in functions of neural networks that torch.nn.functional wraps.
 from torch._C import _nn as nn_functions  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -133,11 +145,17 @@ __all__ = [
     "cond_operator",
     "device_constructors",
     "dict_version",
+    "disable_functionalization",
     "dispatch_mode_depth",
     "dtype_abbrs",
+    "enable_functionalization",
     "enable_python_dispatcher",
+    "from_functional",
     "function_mode_depth",
     "function_mode_stack",
+    "functional_commit",
+    "functional_replace",
+    "functional_sync",
     "functorch_interpreter",
     "get_cudnn_enabled",
     "get_cudnn_sdp_enabled",
@@ -155,6 +173,7 @@ __all__ = [
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",
+    "to_functional",
     "torch_function_enabled",
     "torchscript_is_tracing",
     "while_loop_operator",

@@ -36,6 +36,7 @@ class MinimumCut:
     """The cut of a program.
 
     recomputable: whether a line may run again in the backward. cost: the bytes that saving a value takes.
+    written: the inputs that the epilogue writes to, which are not what they were when the backward runs.
     saved: the values to save, each the base of the views that the backward makes of it.
     """
 
@@ -44,7 +45,9 @@ class MinimumCut:
         halves: Halves,
         recomputable: Callable[[BoundSymbol], bool],
         cost: Callable[[TensorProxy], int],
+        written: Iterable[Proxy] = (),
     ) -> None:
+        self._lost = set(written)
         self._halves = halves
         self._recomputable = recomputable
         self._cost = cost
@@ -69,7 +72,7 @@ class MinimumCut:
     def _build(self) -> None:
         self._graph.add_nodes_from((SOURCE, SINK))
         for proxy in self._inputs:
-            self._value(proxy, 0, free=False)
+            self._value(proxy, None if proxy in self._lost else 0, free=False)
         for bsym in self._halves.computation.bound_symbols:
             self._line(bsym)
         for proxy in self._halves.saved:

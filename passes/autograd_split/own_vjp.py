@@ -36,7 +36,11 @@ class OwnVjpLink:
         given = tuple(
             cotangents.get(out) for out in self.bsym.outputs if isinstance(out, TensorProxy)
         )
-        known = {*self.bsym.inputs, *self.bsym.outputs, *filter(None, given)}
+        known = {
+            *self.bsym.inputs,
+            *self.bsym.outputs,
+            *(item for item in given if item is not None),
+        }
         scratch = Trace("backward", list(known))
         with tracectx(scratch):
             made = self._vjp(given)
@@ -78,6 +82,8 @@ class OwnVjpLink:
         return total
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
+        if len(self.outputs) == 1:
+            return ()
         return (*self.bsym.inputs, *self.bsym.outputs)
 
     def forward(self) -> Sequence[BoundSymbol]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.oracle import ORACLE, tensor_arguments
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
@@ -35,6 +35,7 @@ def masks(halves: Halves) -> dict[TensorProxy, BoundSymbol]:
         for bsym in halves.computation.bound_symbols
         if isinstance(bsym.output, TensorProxy)
         and bsym.output.dtype.is_floating_point
+        and not bsym.output.requires_grad
         and any(op in _MASKS for op in operations(bsym)[-1:])
     }
 
@@ -50,7 +51,7 @@ def saving(
     def cost(proxy: TensorProxy) -> int:
         return proxy.meta.numel if proxy in drawn else proxy.storage.nbytes
 
-    cut = MinimumCut(halves, recomputable, cost)
+    cut = MinimumCut(halves, recomputable, cost, written_inputs(program))
     lines = list(halves.computation.bound_symbols)
     made_by = producers(lines)
     saved: set[Proxy] = {*cut.saved, *halves.computation.args}
@@ -69,6 +70,18 @@ def saving(
         lines=tuple(backward),
         kept=extra,
     ).program(program)
+
+
+def written_inputs(program: Program) -> set[Proxy]:
+    """The inputs that the epilogue writes to."""
+    lines = () if program.epilogue is None else program.epilogue.bound_symbols
+    return {
+        tensors[position]
+        for bsym in lines
+        if bsym.answer is not None
+        for tensors in [tensor_arguments(bsym.args, bsym.kwargs)]
+        for position in bsym.answer.mutated
+    }
 
 
 def _as_bool(mask: TensorProxy, drawn: BoundSymbol) -> tuple[TensorProxy, BoundSymbol, BoundSymbol]:

@@ -152,7 +152,7 @@ class Replay:
 
     def _line(self, bsym: BoundSymbol) -> None:
         memory = self._memory
-        touched = [proxy for proxy in dict.fromkeys(bsym.inputs) if proxy in memory]
+        touched = [proxy for proxy in tensor_arguments(bsym.args, bsym.kwargs) if proxy in memory]
         if bsym.sym is prims.SAME:
             (proxy,) = bsym.args
             if touched:
@@ -185,10 +185,10 @@ class Replay:
                 mapping[proxy] = value
         return mapping
 
-    def _is_view(self, out: Proxy, touched: list[Proxy]) -> bool:
+    def _is_view(self, out: Proxy, touched: list[TensorProxy]) -> bool:
         if not isinstance(out, TensorProxy) or out in touched:
             return False
-        return any(isinstance(p, TensorProxy) and p.storage is out.storage for p in touched)
+        return any(proxy.storage is out.storage for proxy in touched)
 
     def _read(self, bsym: BoundSymbol, mapping: dict[Proxy, Any]) -> None:
         """A call that neither writes nor gives views of memory that is written to."""
@@ -329,7 +329,8 @@ class Replay:
     ) -> None:
         """The call as it is, on clones of what it writes to."""
         memory = self._memory
-        inside = [p for p in dict.fromkeys(bsym.inputs) if p in memory and memory.base(p) in bases]
+        given = tensor_arguments(bsym.args, bsym.kwargs)
+        inside = [proxy for proxy in given if proxy in memory and memory.base(proxy) in bases]
         if len(inside) > len(bases):
             raise MutationError(
                 f"{bsym.sym.name} has no functional form, and its arguments share memory{memory.at()}; clone one"
@@ -377,4 +378,4 @@ def _in_same_storage(out: Any, tensors: list[TensorProxy]) -> TensorProxy | None
 
 def _is_torch(bsym: BoundSymbol) -> bool:
     inner = getattr(bsym.sym, "inner", bsym.sym)  # of a call under other settings
-    return is_pytorch(inner.impl)
+    return inner.impl is not None and is_pytorch(inner.impl)

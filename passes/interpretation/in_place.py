@@ -27,6 +27,7 @@ RESHAPED: dict[Any, Any] = {
 }
 """Calls that change a tensor's metadata in place; each with the call that gives a view with that metadata."""
 
+_REPLACING = ("aten::set_", "aten::resize_", "aten::resize_as_")
 _DETACH = (T.detach, torch.detach, _ATEN.detach.default)
 
 
@@ -94,6 +95,10 @@ def _refuse(
     given: set[Storage],
 ) -> None:
     name = symbol(fn).name
+    if any(operation.fn._schema.name in _REPLACING for operation in answer.body):
+        raise MutationError(
+            f"{name} gives a tensor other memory{recording.at()}; use copy_, or make a new tensor"
+        )
     for position in answer.mutated:
         proxy, after = tensors[position], answer.changed.get(position)
         if proxy.storage not in given and after is None:

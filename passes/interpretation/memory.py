@@ -6,7 +6,7 @@ becomes lines of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,9 @@ from tracemill.compiler.oracle import ORACLE, Answer, NewTensor, stand_in_for, u
 from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
 from tracemill.compiler.readable import readable
 from tracemill.compiler.settings import without_autocast
-from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol, symbol
+from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.values import leaves, map_leaves
+from tracemill.passes.interpretation.own_derivatives import HIDDEN, own_symbol
 
 _FILLS = (torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default)
 LARGEST_CONSTANT = 4096
@@ -61,26 +62,6 @@ class _Log(internals.TorchDispatchMode):
         return output
 
 
-class Hidden(Symbol):
-    """`t2 = torch.Tensor.view_as(t1, t0)`: the value t1 where autograd goes on to see t0, which was written unseen."""
-
-    def __init__(self) -> None:
-        super().__init__("hidden_write", impl=torch.Tensor.view_as, vjp=self._vjp)
-
-    path = None  # type: ignore[assignment]  # PyTorch would say that the gradient is the first argument's
-
-    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
-        value, before = map(writer.value, bsym.args)
-        return [f"{writer.target(bsym.output)} = torch.Tensor.view_as({value}, {before})"]
-
-    @staticmethod
-    def _vjp(cotangents: Sequence[Any], output: Any, value: Any, before: Any) -> tuple[Any, Any]:
-        return None, cotangents[0]
-
-
-HIDDEN = Hidden()
-
-
 class Memory:
     """The functional tensors of one program, and the lines that they make.
 
@@ -115,7 +96,7 @@ class Memory:
     def add(self, proxy: TensorProxy, inputs: tuple[TensorProxy, ...] = (), start: int = 0) -> None:
         """Takes in a value that is a piece of memory of its own."""
         tensor = self._functional(proxy)
-        base = Base(proxy, tensor, torch._from_functional_tensor(tensor), inputs, start)
+        base = Base(proxy, tensor, internals.from_functional(tensor), inputs, start)
         self.bases.append(base)
         self._put(proxy, tensor, base)
 
@@ -144,7 +125,7 @@ class Memory:
         with unobserved():
             fake = stand_in_for(model, ORACLE.fake_mode)
         self._bind(fake, self.renamed.get(proxy, proxy))
-        return torch._to_functional_tensor(fake)
+        return internals.to_functional(fake)
 
     def _bind(self, fake: torch.Tensor, proxy: TensorProxy) -> None:
         self._proxies[id(fake)] = proxy
@@ -178,6 +159,9 @@ class Memory:
         with self._running():
             fake = self._inner(base.tensor)
             want = base.proxy.meta
+            if fake.is_conj() and not want.conj:
+                fake = torch.resolve_conj(fake)
+                self._replace(base.tensor, fake)
             if tuple(fake.stride()) != want.stride and fake.numel() > 1:
                 first = base.first
                 self._replace(base.tensor, torch.ops.aten.copy.default(first, fake))
@@ -189,18 +173,18 @@ class Memory:
             model = TensorProxy("v", meta=value.meta.replace(requires_grad=False, is_leaf=True))
             fake = stand_in_for(model, ORACLE.fake_mode)
         self._bind(fake, value)
-        with self._running():
+        with self._reaching_bases():
             self._replace(self._tensors[proxy], fake)
 
     def _replace(self, tensor: torch.Tensor, fake: torch.Tensor) -> None:
-        torch._functionalize_replace(tensor, fake)  # pyright: ignore[reportAttributeAccessIssue]
-        torch._functionalize_commit_update(tensor)  # pyright: ignore[reportAttributeAccessIssue]
-        torch._sync(tensor)
+        internals.functional_replace(tensor, fake)
+        internals.functional_commit(tensor)
+        internals.functional_sync(tensor)
 
     @staticmethod
     def _inner(tensor: torch.Tensor) -> torch.Tensor:
-        torch._sync(tensor)
-        return torch._from_functional_tensor(tensor)
+        internals.functional_sync(tensor)
+        return internals.from_functional(tensor)
 
     # Calls
 
@@ -234,13 +218,25 @@ class Memory:
         self._put(out, made, self._base_of[of])
 
     def settle(self, base: Base) -> None:
-        """Lets the writes to views of a base reach it."""
-        with self._running():
+        """Lets the writes to views of a base reach it; raises MutationError where they cannot."""
+        with self._reaching_bases():
             self._inner(base.tensor)
+
+    @contextmanager
+    def _reaching_bases(self) -> Generator[None]:
+        try:
+            with self._running():
+                yield
+        except RuntimeError as error:
+            self._log.operations.clear()
+            raise MutationError(
+                f"a view is written to that overlaps with itself or has no way back to its base{self.at()}; write to "
+                "the tensor itself"
+            ) from error
 
     def plain_value(self, base: Base) -> TensorProxy:
         """The value of a base, as it stands."""
-        fake = torch._from_functional_tensor(base.tensor)
+        fake = internals.from_functional(base.tensor)
         return self._proxies[id(fake)]
 
     def first_value(self, base: Base) -> TensorProxy:
@@ -252,20 +248,20 @@ class Memory:
         value = self.plain_value(base)
         meta = before.meta.replace(stride=value.meta.stride, is_leaf=False)
         made = TensorProxy(self._fresh_name(), meta=meta, storage=value.storage)
-        answer = Answer(NewTensor(meta, -1, ("argument", 0), 0), 2)
+        answer = Answer(NewTensor(meta, -1, ("new", 0), 0), 2)  # no view, which is taken again
         self.line(HIDDEN, (value, before), {}, made, answer, grad=True)
         self.put(base.proxy, made)
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self) -> Generator[None]:
         """PyTorch on functional tensors: logged, unseen by anybody else, without autograd and autocast."""
         with unobserved(), without_autocast(), internals.quiet_fakes(), torch.no_grad():
             with ORACLE.fake_mode, self._log:
-                torch._enable_functionalization(reapply_views=True)
+                internals.enable_functionalization(reapply_views=True)
                 try:
                     yield
                 finally:
-                    torch._disable_functionalization()
+                    internals.disable_functionalization()
 
     # Lines
 
@@ -285,7 +281,7 @@ class Memory:
             given = map_leaves(self._proxy_of, (args, kwargs))
             with unobserved(), torch.no_grad(), ORACLE.fake_mode:
                 fn = readable(op, args, kwargs)
-            made = self.emit(fn, *given, grad=grad)
+            made = self.emit(fn, *given, grad=grad, sym=own_symbol(op) if grad else None)
             for fake, proxy in zip(leaves(output), leaves(made), strict=True):
                 if isinstance(fake, torch.Tensor):
                     self._bind(fake, proxy)
@@ -303,12 +299,20 @@ class Memory:
             raise NotFunctionalError("a tensor was made that nothing is known of")
         return known
 
-    def emit(self, fn: Callable[..., Any], args: Any, kwargs: Any, *, grad: bool) -> Any:
+    def emit(
+        self,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        *,
+        grad: bool,
+        sym: Symbol | None = None,
+    ) -> Any:
         """Adds the line of a call on values of the functional program; its output."""
         with unobserved(), without_autocast(), torch.set_grad_enabled(grad):
             answer, tensors = ORACLE.ask(fn, args, kwargs)
         output = answer.instantiate(tensors, self.new)
-        self.line(symbol(fn), args, kwargs, output, answer, grad=grad)
+        self.line(sym or symbol(fn), args, kwargs, output, answer, grad=grad)
         return output
 
     def new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
