@@ -24,22 +24,15 @@ from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
-from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
-from tracemill.passes.interpretation.fetch import Fetched, Fetcher
+from tracemill.passes.interpretation.fetch import Fetched
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.leaks import refuse_leaks
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.outputs import Output, output_of
+from tracemill.passes.interpretation.observe import observe, state_lines
+from tracemill.passes.interpretation.outputs import Output
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
-from tracemill.passes.interpretation.randomness import generators_of
-from tracemill.passes.interpretation.session import interpreting
-from tracemill.passes.interpretation.sharp_edges import SharpEdges
-from tracemill.passes.interpretation.snapshot import Snapshot
-from tracemill.passes.interpretation.state import Walk
-from tracemill.passes.interpretation.usage import Usage
-from tracemill.passes.interpretation.watch import Watch
-from tracemill.passes.interpretation.writes import Writer, refuse_shared, sole_names, unchecked
 
 
 @dataclass(frozen=True)
@@ -52,12 +45,19 @@ class Acquire(ProgramPass):
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program of the call in `context`; the one given is empty."""
+        checked, names = context.cache != "same input", Names()
+        locator = Locator(_module_of(context.call.form.target))
+        interpreter = Interpreter(locator, names, checked=checked)
+        made = self._acquired(interpreter, context, names, checked=checked)
+        refuse_leaks(interpreter.release())
+        return made
+
+    def _acquired(
+        self, interpreter: Interpreter, context: PassContext, names: Names, *, checked: bool
+    ) -> Program:
         call = context.call
-        checked = context.cache != "same input"
         target = call.form.target
         module = _module_of(target)
-        names = Names()
-        interpreter = Interpreter(Locator(module), names, checked=checked)
         inputs = Inputs(interpreter, names, checked=checked)
         taken = [
             inputs.argument(parameter.name, value, call.form.item_names(parameter, value))
@@ -67,41 +67,15 @@ class Acquire(ProgramPass):
             names.claim("module" if module is target else "fn"), python_type=type(target)
         )
         roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
-        snapshot = Snapshot()
-        snapshot.visit(*(place.value for place in roots))
-        edges = SharpEdges(context.sharp_edges)
-        watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
-        snapshot.visit(*(value for value, _ in inputs.containers))
-        try:
-            with interpreting(interpreter, generators_of(target, call.values)), watch:
-                returned = call.form.call([value for _, value in taken])
-                output = output_of(returned, interpreter)
-        finally:
-            changes = snapshot.changes()
-            for view, changed in changes.items():
-                view.put_back(changed)
+        seen = observe(interpreter, context, [value for _, value in taken], roots, inputs)
+        output = seen.output
         interpreter.settle()
         _refuse_unseen_gradients(output, interpreter)
         context.rebuild = output.rebuild
 
-        edges.report()
-        usage = Usage(watch.codes, watch.library_names, whole=watch.whole)
-        free = unchecked(changes, usage, sole_names(snapshot, changes))
-        walk = Walk(snapshot, watch, free, set(interpreter.lifted))
-        state = walk.run(roots)
-        state.checks.extend(edges.checks())
-        handed = {
-            id(value): Place(value, None, (), proxy.name) for value, proxy in inputs.containers
-        }
-        proxies_of = {handed[id(value)]: proxy for value, proxy in inputs.containers}
-        writer = Writer(snapshot, interpreter, walk.places | handed, free, usage)
-        writes = list(writer.writes(changes))
-        refuse_shared(returned, writer.stored)
-        own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
-        fetcher = Fetcher(roots | proxies_of, names, checked=checked)
-        fetched = fetcher.fetch(own, state, places_of(writes))
-        bound = {**fetcher.bound(), root: target}
-        epilogue = EpilogueBuilder(fetched.reached, bound, names).build(writes) if writes else None
+        fetched, epilogue = state_lines(
+            seen, interpreter, inputs, roots, (root, target), names, checked=checked
+        )
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         _keep_constants(interpreter, fetched, output, names)

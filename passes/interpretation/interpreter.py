@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -354,6 +355,12 @@ class Interpreter(TorchFunctionMode):
             return stand_in
 
         return map_leaves(leaf, output)
+
+    def release(self) -> list[weakref.ref[TracedTensor]]:
+        """Lets go of the stand-ins; those that are alive afterwards, somebody else holds."""
+        released = [weakref.ref(stand_in) for stand_in in self._stand_ins.values()]
+        self._stand_ins.clear()
+        return released
 
     def settle(self) -> None:
         """Adds the checks that only the whole program tells the need for."""

@@ -88,8 +88,8 @@ class State:
 class Walk:
     """The walk of one program; `roots` are the places to begin with.
 
-    changes: what the program wrote, by view. lifted: ids of the tensors that the program computes with, which have a
-    check of their own.
+    changes: what the program wrote, by view. free: the part of it whose old values do not matter. lifted: ids of the
+    tensors that the program computes with, which have a check of their own.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Walk:
         snapshot: Snapshot,
         watch: Watch,
         changes: dict[View, dict[Any, Any]],
+        free: dict[View, dict[Any, Any]],
         lifted: set[int],
     ) -> None:
         self.state = State()
@@ -105,6 +106,7 @@ class Walk:
         self._whole = watch.whole
         self._codes = {id(code) for code in watch.codes}
         self._changes = changes
+        self._free = free
         self._lifted = lifted
         self._queue: deque[Place] = deque()
         self._later: deque[Place] = deque()
@@ -119,13 +121,20 @@ class Walk:
         arguments = [place for place in roots if counts_by_content(place.value) and place.hint]
         self._queue.extend(roots)
         self._later.extend(map(self._namespace, self._snapshot.globals.values()))
-        while self._queue or self._later:
-            place = self._queue.popleft() if self._queue else self._later.popleft()
-            self._at(place)
+        self._walk()
+        for view in self._changes:
+            if view not in self._free and id(view.owner) not in self.places:
+                name = getattr(view.owner, "__name__", type(view.owner).__name__)
+                self._later.append(Place(view.owner, None, (), str(name)))
+                self._walk()
         self.state.checks.extend(self._tables.checks())
         for place in arguments:
             self._identity(place)
         return self.state
+
+    def _walk(self) -> None:
+        while self._queue or self._later:
+            self._at(self._queue.popleft() if self._queue else self._later.popleft())
 
     def _identity(self, place: Place) -> None:
         """Whether an argument that counts by its content is one of the objects that the program has itself."""
@@ -197,7 +206,7 @@ class Walk:
         wanted = {
             key: value
             for key, value in attributes.before.items()
-            if (self._counts(key) or key in _MODULE_TABLES)
+            if (self._counts(key, attributes) or key in _MODULE_TABLES)
             and key not in changed
             and key not in _INTERNAL
         }
@@ -245,10 +254,12 @@ class Walk:
     # Tables
 
     def _changed(self, view: View) -> dict[Any, Any]:
-        return self._changes.get(view, {})
+        return self._free.get(view, {})
 
-    def _counts(self, key: Any) -> bool:
-        return self._whole or key in self._names
+    def _counts(self, key: Any, view: View | None = None) -> bool:
+        """Whether what an object has under `key` matters: code mentions it, or changed it."""
+        changed: Any = () if view is None else self._changes.get(view, ())
+        return self._whole or key in self._names or key in changed
 
     def _watched(self, changed: dict[Any, Any]) -> frozenset[Any]:
         return self._names.difference(changed) if changed else self._names
@@ -277,12 +288,12 @@ class Walk:
             wrapped = view.before.get("__wrapped__")
             if wrapped is not None:
                 self._later.append(place.child(wrapped, (".__wrapped__",), ""))
-            if not any(self._counts(key) for key in view.before):
+            if not any(self._counts(key, view) for key in view.before):
                 return
         wanted = {
             key: value
             for key, value in view.before.items()
-            if self._counts(key) and key not in changed
+            if self._counts(key, view) and key not in changed
         }
         if not wanted and isinstance(owner, (dict, list, tuple)):
             return
@@ -348,7 +359,7 @@ class Walk:
     def _slots(self, place: Place, view: View) -> None:
         changed = self._changed(view)
         for name, value in view.before.items():
-            if not self._counts(name) or name in changed:
+            if not self._counts(name, view) or name in changed:
                 continue
             if value is ABSENT:
                 self.state.checks.append(

@@ -14,7 +14,7 @@ _STORES = (
     "DELETE_ATTR",
     "DELETE_GLOBAL",
 )
-_BETWEEN = ("SWAP", "ROT_TWO", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "COPY", "NOP")
+_BETWEEN = ("SWAP", "ROT_TWO", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME", "COPY", "NOP")
 
 
 class Usage:
@@ -30,13 +30,19 @@ class Usage:
         self._instructions: dict[int, list[dis.Instruction]] = {}
 
     def reads(self, name: str) -> bool:
-        """Whether the old value of an attribute or variable may have been read."""
-        return self._is_hidden(name) or any(True for _ in self._loads(name))
+        """Whether the old value of an attribute or variable may have been read: also where code unseen wrote it."""
+        return (
+            self._is_hidden(name)
+            or not self._is_stored(name)
+            or any(True for _ in self._loads(name))
+        )
 
     def only_counts(self, name: str) -> bool:
         """Whether each read is that of `x.name += 1` or `x.name = x.name + 1`."""
-        return not self._is_hidden(name) and all(
-            _is_count(code, position, name) for code, position in self._loads(name)
+        return (
+            not self._is_hidden(name)
+            and self._is_stored(name)
+            and all(_is_count(code, position, name) for code, position in self._loads(name))
         )
 
     def only_appends(self, name: str) -> bool:
@@ -52,6 +58,13 @@ class Usage:
             name == constant or (type(constant) in (tuple, frozenset) and name in constant)
             for code in self._codes
             for constant in code.co_consts
+        )
+
+    def _is_stored(self, name: str) -> bool:
+        return any(
+            instruction.argval == name and instruction.opname in _STORES
+            for code in self._codes
+            for instruction in self._of(code)
         )
 
     def _loads(self, name: str) -> Iterator[tuple[list[dis.Instruction], int]]:

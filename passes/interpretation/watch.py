@@ -217,6 +217,8 @@ def _second_argument(instructions: list[dis.Instruction], start: int) -> dis.Ins
                 if following is not None and _starts_or_calls(following):
                     begun = instruction
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        if begun is not None and begun is not instruction and depth <= 2:
+            return None  # it was the beginning of an expression
     return begun
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import functools
+import queue
 import random
 import types
 from collections.abc import Callable
@@ -225,6 +227,17 @@ def an_attribute_that_appears() -> Any:
     return program, lambda: vars(space)
 
 
+@writes(traces=4)
+def what_the_standard_library_writes() -> Any:
+    waiting: queue.Queue[Any] = queue.Queue()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        waiting.put(x + 1)
+        return x * 2
+
+    return program, lambda: (waiting.unfinished_tasks, list(waiting.queue))
+
+
 @writes(traces=1)
 def a_class_attribute() -> Any:
     class Counted:
@@ -365,6 +378,15 @@ def test_a_new_function_stored_is_refused() -> None:
     with pytest.raises(MutationError, match="stores a new function"):
         tm.jit(program)(torch.ones(2))
     assert state.last is None
+
+
+def test_a_tensor_kept_out_of_sight_is_refused_by_name_of_its_holder() -> None:
+    @functools.cache
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with pytest.raises(MutationError, match=r"keeps a tensor of the call, .*, in a"):
+        tm.jit(lambda x: doubled(x) + 1)(torch.ones(2))
 
 
 def test_the_epilogue_reads_as_the_program_does(golden: Callable[[str, str], None]) -> None:

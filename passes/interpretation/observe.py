@@ -1,0 +1,106 @@
+"""Observe: runs the program while its Python state is watched, and puts back what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracemill.compiler.names import Names
+from tracemill.compiler.pass_base import PassContext
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.trace import Trace
+from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
+from tracemill.passes.interpretation.fetch import Fetched, Fetcher
+from tracemill.passes.interpretation.inputs import Inputs
+from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.outputs import Output, output_of
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.randomness import generators_of
+from tracemill.passes.interpretation.session import interpreting
+from tracemill.passes.interpretation.sharp_edges import SharpEdges
+from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.state import Walk
+from tracemill.passes.interpretation.usage import Usage
+from tracemill.passes.interpretation.watch import Watch
+from tracemill.passes.interpretation.writes import (
+    Changes,
+    Writer,
+    refuse_shared,
+    sole_names,
+    unchecked,
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run of the program on stand-ins.
+
+    returned: what it returned, as `output` says in proxies. changes: what it wrote, put back already.
+    """
+
+    returned: Any
+    output: Output
+    snapshot: Snapshot
+    watch: Watch
+    edges: SharpEdges
+    changes: Changes
+
+
+def observe(
+    interpreter: Interpreter,
+    context: PassContext,
+    values: Sequence[Any],
+    roots: Iterable[Place],
+    inputs: Inputs,
+) -> Observed:
+    """Runs the program on `values`, one for each parameter. Raises what the program raises, its writes undone."""
+    call = context.call
+    snapshot = Snapshot()
+    snapshot.visit(*(place.value for place in roots))
+    snapshot.visit(*(value for value, _ in inputs.containers))
+    edges = SharpEdges(context.sharp_edges)
+    watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
+    try:
+        with interpreting(interpreter, generators_of(call.form.target, call.values)), watch:
+            returned = call.form.call(values)
+            output = output_of(returned, interpreter)
+    finally:
+        changes = snapshot.changes()
+        for view, changed in changes.items():
+            view.put_back(changed)
+    edges.report()
+    return Observed(returned, output, snapshot, watch, edges, changes)
+
+
+def state_lines(
+    seen: Observed,
+    interpreter: Interpreter,
+    inputs: Inputs,
+    roots: dict[Place, Proxy],
+    target: tuple[Proxy, Any],
+    names: Names,
+    *,
+    checked: bool,
+) -> tuple[Fetched, Trace | None]:
+    """The prologue's lines for the state that the program read, and the epilogue for what it wrote.
+
+    target: the program itself, by the name that the text has for it.
+    """
+    usage = Usage(seen.watch.codes, seen.watch.library_names, whole=seen.watch.whole)
+    free = unchecked(seen.changes, usage, sole_names(seen.snapshot, seen.changes))
+    walk = Walk(seen.snapshot, seen.watch, seen.changes, free, set(interpreter.lifted))
+    state = walk.run(roots)
+    state.checks.extend(seen.edges.checks())
+    handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
+    places = walk.places | {id(place.value): place for place in handed}
+    writer = Writer(seen.snapshot, interpreter, places, free, usage)
+    writes = list(writer.writes(seen.changes))
+    refuse_shared(seen.returned, writer.stored)
+    own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
+    fetcher = Fetcher(roots | handed, names, checked=checked)
+    fetched = fetcher.fetch(own, state, places_of(writes))
+    if not writes:
+        return fetched, None
+    bound = {**fetcher.bound(), target[0]: target[1]}
+    return fetched, EpilogueBuilder(fetched.reached, bound, names).build(writes)
