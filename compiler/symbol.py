@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -137,6 +137,8 @@ class BoundSymbol:
 
     __slots__ = (
         "_answer",
+        "_inputs",
+        "_outputs",
         "_subsymbols",
         "args",
         "grad_enabled",
@@ -171,6 +173,8 @@ class BoundSymbol:
         self.grad_enabled = grad_enabled
         self.region = region
         self._answer = answer
+        self._inputs: tuple[Proxy, ...] | None = None
+        self._outputs: tuple[Proxy, ...] | None = None
         self._subsymbols = None if subsymbols is None else tuple(subsymbols)
 
     @property
@@ -206,16 +210,18 @@ class BoundSymbol:
         return tuple(leaves(self.output))
 
     @property
-    def inputs(self) -> Iterator[Proxy]:
+    def inputs(self) -> tuple[Proxy, ...]:
         """The proxies among the arguments."""
-        yield from proxies(self.args)
-        if self.kwargs:
-            yield from proxies(self.kwargs)
+        if self._inputs is None:
+            self._inputs = (*proxies(self.args), *proxies(self.kwargs))
+        return self._inputs
 
     @property
-    def outputs(self) -> Iterator[Proxy]:
+    def outputs(self) -> tuple[Proxy, ...]:
         """The proxies among the outputs, those that are arguments too included."""
-        return proxies(self.output)
+        if self._outputs is None:
+            self._outputs = tuple(proxies(self.output))
+        return self._outputs
 
     @property
     def mutates(self) -> bool:

@@ -26,7 +26,6 @@ from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace
-from tracemill.compiler.values import proxies
 from tracemill.compiler.write import Write
 from tracemill.passes.interpretation.randomness import READERS
 
@@ -71,5 +70,5 @@ def swept(trace: Trace) -> Trace:
         made = [proxy for proxy in bsym.outputs if proxy not in given]  # `x.to(x.dtype)` gives x
         if has_effect(bsym) or any(proxy in needed for proxy in made):
             kept.append(bsym)
-            needed.update(proxies((bsym.args, bsym.kwargs)))
+            needed.update(bsym.inputs)
     return trace.replace(bound_symbols=kept[::-1])
