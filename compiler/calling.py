@@ -88,7 +88,7 @@ def _function_of(target: Callable[..., Any]) -> tuple[FunctionType | None, tuple
         return target.__func__, (target.__self__,)
     if isinstance(target, FunctionType):
         return target, ()
-    call = getattr(type(target), "__call__", None)
+    call = inspect.getattr_static(type(target), "__call__", None)
     if isinstance(call, FunctionType) and not isinstance(target, functools.partial):
         return call, (target,)
     return None, ()

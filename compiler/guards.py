@@ -36,8 +36,8 @@ def check(subject: str, condition: str, *values: Any) -> BoundSymbol:
 class TensorCheck:
     """Checks type, device, dtype, requires_grad, shape and strides of many tensors at once.
 
-    `check(*tensors)` says whether all are as recorded. PyTorch's own check in C++ does the work; it covers the conjugate
-    and negative bits and inference mode too.
+    `check(*tensors)` says whether all are as recorded. PyTorch's own check in C++ does the work; it covers the
+    conjugate and negative bits and inference mode too.
     """
 
     __slots__ = ("check", "expected", "guards")

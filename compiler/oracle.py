@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict, abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -50,10 +50,25 @@ _SPLITTERS = {torch.tensor_split, torch.Tensor.tensor_split}
 """Calls that split by the data of a second tensor, which neither fakes nor zeros tell."""
 
 
-class Ref(NamedTuple):
-    """A tensor in a recorded body: the argument of that position, or a value made by the body after those."""
+class Ref:
+    """A tensor in a recorded body: the argument of that position, or a value made by the body after those.
 
-    index: int
+    A leaf for every walk over structures.
+    """
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other.index == self.index
+
+    def __hash__(self) -> int:
+        return self.index
+
+    def __repr__(self) -> str:
+        return f"Ref({self.index})"
 
 
 class BodyOperation(NamedTuple):
@@ -282,7 +297,7 @@ class BodyLog(internals.TorchDispatchMode):
     @property
     def metas(self) -> dict[int, TensorMeta]:
         """The metadata of every tensor seen."""
-        return {index: TensorMeta.of(tensor) for index, tensor in enumerate(self._kept)}
+        return {index: _meta_of(tensor) for index, tensor in enumerate(self._kept)}
 
     def _encode(self, value: Any) -> Any:
         def leaf(value: Any) -> Any:
@@ -308,6 +323,14 @@ class BodyLog(internals.TorchDispatchMode):
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         self.written.extend(written_arguments(func, args, kwargs))
         return output
+
+
+def _meta_of(tensor: torch.Tensor) -> TensorMeta:
+    """The metadata of a tensor; a view taken under no_grad, of what is written to there, has no say in autograd."""
+    try:
+        return TensorMeta.of(tensor)
+    except RuntimeError:
+        return TensorMeta.of(tensor.detach()).replace(requires_grad=True, is_leaf=False)
 
 
 def written_arguments(
@@ -390,7 +413,7 @@ class Oracle:
     ) -> Answer:
         self.asked += 1
         if fn in _SPLITTERS and len(tensors) > 1:
-            raise internals.DynamicOutputShapeException(fn)  # type: ignore[arg-type]
+            raise internals.DynamicOutputShapeException(cast(Any, fn))
         try:
             with internals.quiet_fakes():
                 return _run(fn, args, kwargs, tensors, self.fake_mode)
@@ -483,7 +506,7 @@ def _strided(tensor: TensorProxy, *, real: bool) -> torch.Tensor:
     if meta.conj:
         model = model.conj()
     if meta.neg:
-        model = torch._neg_view(model)
+        model = internals.neg_view(model)
     return model
 
 
@@ -557,7 +580,7 @@ def _storage_key(tensor: torch.Tensor) -> Any:
 
 
 def _offset(tensor: torch.Tensor) -> int:
-    return tensor.storage_offset() if tensor.layout == torch.strided else 0
+    return int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
 
 
 ORACLE = Oracle()

@@ -8,7 +8,6 @@ from typing import Any
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 
-
 LONG = 100
 """Columns from which on a list of values stands one per line."""
 
@@ -21,7 +20,9 @@ class UnpackSequence(Symbol):
         if not bsym.output:
             return []
         targets = [writer.target(item) for item in bsym.output]
-        line = f"{''.join(target + ', ' for target in targets).rstrip()} = {writer.value(collection)}"
+        line = (
+            f"{''.join(target + ', ' for target in targets).rstrip()} = {writer.value(collection)}"
+        )
         if len(line) <= LONG:
             return [line]
         inner = "".join(f"\n    {target}," for target in targets)
@@ -55,15 +56,17 @@ class Check(Symbol):
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         subject, condition, *values = bsym.args
         text = condition.format(*map(writer.value, values))
-        if len(text) > LONG and text.endswith(")") and text.count("(") == 1:  # one argument per line
+        if (
+            len(text) > LONG and text.endswith(")") and text.count("(") == 1
+        ):  # one argument per line
             function, _, arguments = text[:-1].partition("(")
             text = f"{function}(\n    " + arguments.replace(", ", ",\n    ") + ",\n  )"
         return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]
 
 
 class PathCheck(Check):
-    """`if torch.Tensor.__bool__(t1) is not True: raise AssertionError("another path: ...")`: ends a call that needs another
-    program.
+    """`if torch.Tensor.__bool__(t1) is not True: raise AssertionError("another path: ...")`: ends a call that
+    needs another program.
 
     Arguments: the line that chose the path, for people; a condition that is true on every other path, with a `{}` for
     each value; the values.

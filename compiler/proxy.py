@@ -437,7 +437,7 @@ def _operator(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # What PyTorch itself calls for each operator: `x + y` arrives at function modes as `torch.Tensor.add`.
-_METHODS = {
+_AS_METHODS = {
     "add": "add",
     "radd": "add",
     "mul": "mul",
@@ -445,8 +445,6 @@ _METHODS = {
     "sub": "sub",
     "truediv": "div",
     "matmul": "matmul",
-}
-_METHODS |= {
     "mod": "remainder",
     "neg": "neg",
     "abs": "abs",
@@ -455,10 +453,13 @@ _METHODS |= {
     "lt": "lt",
     "le": "le",
 }
-_DUNDERS = "rsub rtruediv pow rpow floordiv rfloordiv rmod rmatmul and or xor invert getitem setitem lshift rshift".split()
-for _name in [*_METHODS, *_DUNDERS]:
+_AS_OPERATORS = (
+    *("rsub", "rtruediv", "pow", "rpow", "floordiv", "rfloordiv", "rmod", "rmatmul"),
+    *("and", "or", "xor", "invert", "getitem", "setitem", "lshift", "rshift"),
+)
+for _name in [*_AS_METHODS, *_AS_OPERATORS]:
     setattr(
         TensorProxy,
         f"__{_name}__",
-        _operator(getattr(torch.Tensor, _METHODS.get(_name, f"__{_name}__"))),
+        _operator(getattr(torch.Tensor, _AS_METHODS.get(_name, f"__{_name}__"))),
     )

@@ -154,7 +154,7 @@ class Specialisations:
         """
         if (
             interpretation.get() is not None
-            or internals.functorch_interpreter() is not None
+            or internals.functorch_is_active()
             or is_somebody_elses()
         ):
             return self.target(*args, **kwargs)  # inlined into what is traced or transformed

@@ -52,8 +52,8 @@ from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 # The switch that Python reads and writes through torch.no_grad, seen by function modes.
 from torch._C import _set_grad_enabled as set_grad_enabled
 
-# An ATen operation, as logs hold it.
-from torch._ops import OpOverload
+# An ATen operation, as logs hold it, and its overloads together.
+from torch._ops import OpOverload, OpOverloadPacket
 
 # Functional tensors: a write to one makes a new value, which reaches its base and is seen by its other views. On, off;
 # from a tensor and to its present value; the writes to views brought to a base; another value put in its place.
@@ -69,6 +69,9 @@ from torch import (
 
 # The built-in functions of neural networks that torch.nn.functional wraps.
 from torch._C import _nn as nn_functions  # pyright: ignore[reportAttributeAccessIssue]
+
+# A view that reads as the negative of a tensor.
+from torch import _neg_view as neg_view  # pyright: ignore[reportPrivateImportUsage]
 
 # While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
 from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored
@@ -118,6 +121,11 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _FAKE_TENSOR_LOG.addFilter(lambda _record: not _quiet.get())
 
 
+def functorch_is_active() -> bool:
+    """Whether vmap, grad or jvp of functorch wraps tensors at the moment."""
+    return bool(functorch_interpreter())
+
+
 @contextmanager
 def quiet_fakes() -> Generator[None]:
     """Fake tensors log nothing in the block, in this thread."""
@@ -138,6 +146,7 @@ __all__ = [
     "FunctionBase",
     "HigherOrderOperator",
     "OpOverload",
+    "OpOverloadPacket",
     "SingleLevelFunction",
     "TensorGuards",
     "TorchDispatchMode",
@@ -156,7 +165,7 @@ __all__ = [
     "functional_commit",
     "functional_replace",
     "functional_sync",
-    "functorch_interpreter",
+    "functorch_is_active",
     "get_cudnn_enabled",
     "get_cudnn_sdp_enabled",
     "get_flash_sdp_enabled",
@@ -165,6 +174,7 @@ __all__ = [
     "get_mem_efficient_sdp_enabled",
     "get_mkldnn_enabled",
     "higher_order",
+    "neg_view",
     "nn_functions",
     "no_torch_function",
     "no_user_modes",

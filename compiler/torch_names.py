@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.torch_internals import OpOverload, OpOverloadPacket
+
 # Searched in this order: the first path that leads to a callable is the one that is printed.
 _NAMESPACES = (
     "torch",
@@ -39,7 +41,7 @@ def _entries(path: str) -> Iterator[tuple[Any, str]]:
     for name in dir(namespace):
         if name.startswith("__") and path != "torch.Tensor":
             continue
-        value = getattr(namespace, name, None)
+        value: Any = getattr(namespace, name, None)
         if callable(value) and not isinstance(value, type):
             yield value, f"{path}.{name}"
         elif path == "torch.Tensor" and hasattr(type(value), "__get__") and not callable(value):
@@ -72,9 +74,9 @@ def path_of(fn: Callable[..., Any]) -> str | None:
     >>> path_of(torch.sin), path_of(torch.Tensor.add), path_of(torch.ops.aten.mm.default)
     ('torch.sin', 'torch.Tensor.add', 'torch.ops.aten.mm.default')
     """
-    if isinstance(fn, torch._ops.OpOverload):
+    if isinstance(fn, OpOverload):
         return f"torch.ops.{fn.namespace}.{fn._schema.name.split('::')[1]}.{fn._overloadname}"
-    if isinstance(fn, torch._ops.OpOverloadPacket):
+    if isinstance(fn, OpOverloadPacket):
         return f"torch.ops.{fn._qualified_op_name.replace('::', '.')}"
     path = _paths().get(fn)
     qualname = getattr(fn, "__qualname__", None)

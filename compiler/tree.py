@@ -61,7 +61,7 @@ def _register_dict(cls: type) -> None:
 
     def unflatten(metadata: Any, values: Any) -> Any:
         keys, attributes = metadata
-        made = cls.__new__(cls)
+        made: Any = cls.__new__(cls)  # pyright: ignore[reportCallIssue]
         for key, value in zip(keys, values, strict=True):
             made[key] = value
         vars(made).update(attributes)
@@ -75,7 +75,7 @@ def _register_list(cls: type) -> None:
         return list(value), dict(vars(value)), tuple(range(len(value)))
 
     def unflatten(attributes: Any, values: Any) -> Any:
-        made = cls.__new__(cls)
+        made: Any = cls.__new__(cls)  # pyright: ignore[reportCallIssue]
         made.extend(values)
         vars(made).update(attributes)
         return made

@@ -204,7 +204,7 @@ class Printer:
 def _comment(text: str) -> str:
     """A comment line; one that begins with two spaces is a detail, indented before its mark."""
     detail = text.startswith(INDENT)
-    return f"{INDENT}# {text[len(INDENT):]}" if detail else f"# {text}"
+    return f"{INDENT}# {text[len(INDENT) :]}" if detail else f"# {text}"
 
 
 def named(value: Any) -> list[Proxy]:

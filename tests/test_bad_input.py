@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import tracemill as tm
 from torch import nn
+
+import tracemill as tm
 
 
 def program(x: Any, y: Any = 1, /, *, k: Any = 2) -> Any:
@@ -86,7 +87,7 @@ def test_an_error_of_pytorch_is_eagers_own() -> None:
         ({"printer": {"dce": "pretty"}}, "'default', 'verbose', 'minimal'"),
         ({"printer": {"optimise": "default"}}, "'interpretation', 'proxy_renaming', 'dce'"),
         ({"executors": ["gpu"]}, "'torch'"),
-        ({"disable_passes": ["nothing"]}, "'acquire', 'proxy_renaming', 'dce'"),
+        ({"disable_passes": ["nothing"]}, "'acquire', 'functionalise', 'proxy_renaming', 'dce'"),
         ({"cache": "always"}, "'constant values', 'symbolic values', 'same input', 'no caching'"),
         ({"sharp_edges": "maybe"}, "'allow', 'warn', 'error'"),
         ({"backend": "inductor"}, "printer, executors, passes"),
@@ -107,7 +108,7 @@ def test_a_mode_that_is_not_built_is_refused_by_name() -> None:
 
 def test_what_is_no_callable_is_refused() -> None:
     with pytest.raises(TypeError, match="callable, not a int"):
-        tm.jit(3)
+        tm.jit(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="no jitted function"):
         tm.last_traces(program)
 
@@ -121,21 +122,22 @@ def test_after_a_failure_the_finished_traces_can_be_read() -> None:
             raise ValueError("out of order")
 
     jf = tm.jit(lambda x: x + 1, passes=[Broken()])
-    with pytest.raises(tm.PassError, match="broken.*dce.*out of order"):
+    with pytest.raises(tm.PassError, match=r"broken.*dce.*out of order"):
         jf(torch.ones(2))
     stages = [(trace.stage, trace.constructed_by) for trace in tm.last_traces(jf)]
-    assert stages[:2] == [("interpretation", "acquire"), ("proxy_renaming", "proxy_renaming")]
+    assert stages[0] == ("interpretation", "acquire")
+    assert ("proxy_renaming", "proxy_renaming") in stages
     assert "torch.Tensor.add" in str(tm.last_traces(jf)[-1])
 
 
 def test_a_failure_leaves_pytorch_as_it_was() -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
-        torch._C._set_grad_enabled(False)
+        torch.set_grad_enabled(False)
         torch.randn(3)
-        raise ValueError
+        raise ValueError("on purpose")
 
     before = torch.get_rng_state()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="on purpose"):
         tm.jit(fails)(torch.ones(2))
     assert torch.is_grad_enabled()
     assert torch.equal(torch.get_rng_state(), before)
@@ -157,4 +159,4 @@ def test_a_value_that_leaks_from_a_trace_says_so_when_it_is_used() -> None:
     for value in leaked:
         if type(value) is not torch.Tensor:
             with pytest.raises(tm.LeakedValueError, match="finished trace"):
-                value + 1
+                value.add(1)

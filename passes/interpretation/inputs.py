@@ -69,7 +69,7 @@ class Inputs:
 
     def _proxy(self, name: str, value: Any) -> Proxy:
         if isinstance(value, torch.Tensor):
-            known = value is not None and id(value) in self._interpreter.lifted
+            known = id(value) in self._interpreter.lifted
             stand_in = self._interpreter.input(value)
             if known:  # the same tensor again: a value of its own, checked to be the first one
                 return stand_in.proxy.renamed(name)

@@ -203,7 +203,7 @@ class Interpreter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if internals.functorch_interpreter() is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        if internals.functorch_is_active():
             return func(*args, **kwargs)
         if func in queries.METADATA or func in queries.SETTINGS:
             if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:

@@ -16,7 +16,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _LIBRARY_FILES = (
     "<frozen",
     "<tracemill",
-    *(os.path.join(os.path.dirname(m.__file__), "") for m in (torch, optree)),
+    *(os.path.join(os.path.dirname(str(m.__file__)), "") for m in (torch, optree)),
     os.path.join(_PACKAGE, ""),
 )
 _MODULE_CALL = torch.nn.Module._call_impl.__code__

@@ -95,7 +95,7 @@ def _object_builder(
     }
 
     def build(results: Sequence[Any]) -> Any:
-        made = cls.__new__(cls)
+        made: Any = object.__new__(cls)
         made.__dict__.update({name: part(results) for name, part in parts.items()})
         return made
 

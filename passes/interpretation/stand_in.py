@@ -31,7 +31,7 @@ class TracedTensor(torch.Tensor):
     proxy: TensorProxy
 
     @staticmethod
-    def __new__(cls, proxy: TensorProxy) -> TracedTensor:
+    def __new__(cls: type[TracedTensor], proxy: TensorProxy) -> TracedTensor:
         meta = proxy.meta
         with DisableTorchFunction():
             tensor = torch.Tensor._make_wrapper_subclass(
@@ -47,7 +47,7 @@ class TracedTensor(torch.Tensor):
         tensor.proxy = proxy
         return tensor
 
-    __torch_function__ = no_torch_function
+    __torch_function__ = no_torch_function  # pyright: ignore[reportAssignmentType]
 
     @classmethod
     def __torch_dispatch__(
@@ -62,8 +62,8 @@ class TracedTensor(torch.Tensor):
         if recording is None:
             names = [arg.proxy.name for arg in args if isinstance(arg, TracedTensor)]
             raise LeakedValueError(
-                f"{func} was called on {', '.join(names) or 'a value'} of a finished trace: the traced program stored it "
-                "outside (in an attribute, a global or a list); return it instead"
+                f"{func} was called on {', '.join(names) or 'a value'} of a finished trace: the traced "
+                "program stored it outside (in an attribute, a global or a list); return it instead"
             )
         with DisableTorchFunction():
             return recording.record(func, args, kwargs or {})

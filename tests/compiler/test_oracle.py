@@ -127,7 +127,7 @@ def test_asking_leaves_no_trace_in_the_random_state() -> None:
 
 
 def test_subsymbols_are_the_aten_operations_on_named_values() -> None:
-    x = proxy(2, 3)
+    x: Any = proxy(2, 3)
     trace = tm.Trace("computation", [x])
     with tm.tracectx(trace):
         trace.output = torch.diff(x, dim=-1)

@@ -54,7 +54,7 @@ def test_the_order_of_tracemill_s_own_passes_is_by_stage() -> None:
     stages = [STAGES.index(item.item.stage) for item in passes_for()]
     assert stages == sorted(stages)
     order = names(passes_for())
-    assert order[:2] == ["acquire", "proxy_renaming"]
+    assert order[:3] == ["acquire", "functionalise", "proxy_renaming"]
     assert order.index("dce") < order.index("cse")
 
 

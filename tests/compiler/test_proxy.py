@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -73,9 +74,11 @@ def test_a_renamed_proxy_is_another_value_of_the_same_kind() -> None:
 
 
 def test_an_operation_outside_of_a_trace_says_what_to_do() -> None:
-    x = tm.TensorProxy("x", shape=(2,))
+    x: Any = tm.TensorProxy("x", shape=(2,))
     for operation in (lambda: x + 1, lambda: torch.sin(x), lambda: x.sum(), lambda: x[0]):
-        with pytest.raises(RuntimeError, match="outside of a trace; use `with tracemill.tracectx"):
+        with pytest.raises(
+            RuntimeError, match=r"outside of a trace; use `with tracemill\.tracectx"
+        ):
             operation()
 
 

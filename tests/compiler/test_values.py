@@ -46,7 +46,9 @@ def test_structures_keep_their_classes() -> None:
     class Box:
         item: Any
 
-    value = [Point(1, 2), Box(3), torch.return_types.max((4, 5)), {"k": (6,)}]
+    numbers: Any = (4, 5)
+    max_of = torch.return_types.max(numbers)
+    value = [Point(1, 2), Box(3), max_of, {"k": (6,)}]
     doubled = map_leaves(lambda leaf: leaf * 2, value)
     assert [type(item) for item in doubled] == [type(item) for item in value]
     assert list(leaves(doubled)) == [2, 4, 6, 8, 10, 12]
