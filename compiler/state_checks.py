@@ -197,7 +197,7 @@ class ModulesCheck:
     missing: (table, name) of parameters and buffers that are None.
     """
 
-    __slots__ = ("_hooks", "_kinds", "_lengths", "_missing", "_modules", "_names", "_tables")
+    __slots__ = ("_empty", "_kinds", "_lengths", "_missing", "_modules", "_names", "_tables")
 
     def __init__(
         self,
@@ -208,16 +208,16 @@ class ModulesCheck:
     ) -> None:
         self._modules = tuple(modules)
         self._kinds = [type(module) for module in modules]
-        self._tables = tuple(tables)
-        self._lengths = [len(table) for table in tables]
-        self._hooks = tuple(hooks)
+        self._tables = tuple(table for table in tables if table)
+        self._lengths = [len(table) for table in self._tables]
+        self._empty = (*hooks, *(table for table in tables if not table))
         self._missing = tuple(table for table, _ in missing)
         self._names = tuple(name for _, name in missing)
 
     def check(self) -> bool:
         """Whether all are as they were."""
         return (
-            not any(self._hooks)
+            not any(self._empty)
             and list(map(type, self._modules)) == self._kinds
             and list(map(len, self._tables)) == self._lengths
             and all(map(operator.is_, map(dict.get, self._missing, self._names), repeat(None)))
