@@ -12,8 +12,8 @@ from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.compiler.values import leaves, map_leaves
 from tracemill.compiler.write import INSTANCE, write
+from tracemill.passes.interpretation.conditions import Named
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.state import Named
 from tracemill.passes.interpretation.writes import Instance, Write
 
 

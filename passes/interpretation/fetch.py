@@ -13,8 +13,9 @@ from tracemill.compiler.guards import check
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.passes.interpretation.conditions import Named, Namespace, StateCheck
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.state import Named, Namespace, State, StateCheck
+from tracemill.passes.interpretation.tables import State
 
 _WRITTEN = (str, int, bool, type(None))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
-from tracemill.passes.interpretation.state import Named, StateCheck
+from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.watch import is_collecting, is_standard, is_watched
 
 _FUNCTIONS: dict[Any, str] = {

@@ -11,7 +11,7 @@ import enum
 import functools
 import random
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -20,7 +20,23 @@ from typing import Any
 import numpy
 import torch
 
-from tracemill.compiler.state_checks import ABSENT, same
+from tracemill.compiler.state_checks import ABSENT
+from tracemill.passes.interpretation.views import (
+    Attributes,
+    Cells,
+    ClassNames,
+    Content,
+    Defaults,
+    Entries,
+    Items,
+    Members,
+    Names,
+    RandomState,
+    Slots,
+    Variable,
+    View,
+    slots_of,
+)
 from tracemill.passes.interpretation.watch import global_names, is_watched, mentioned
 
 ATOMS = (
@@ -29,261 +45,6 @@ ATOMS = (
 )  # fmt: skip
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
 _LIMIT = 1_000_000
-
-
-class View:
-    """One table of an object, as it was: `before` holds its values by key, `after` those that the program left."""
-
-    __slots__ = ("after", "before", "owner")
-
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-        self.before: dict[Any, Any] = self.read()
-        self.after: dict[Any, Any] = self.before
-
-    def read(self) -> dict[Any, Any]:
-        """The values by key, now."""
-        raise NotImplementedError
-
-    def write(self, values: dict[Any, Any]) -> None:
-        """Makes the table hold `values`, in their order."""
-        raise NotImplementedError
-
-    def put_back(self, changed: Iterable[Any]) -> None:
-        """Undoes changes; writes no more than that where the order stays, for other threads may read."""
-        self.write(self.before)
-
-    def changes(self) -> dict[Any, Any]:
-        """What is different now, by key; ABSENT for what is gone."""
-        now, before = self.read(), self.before
-        return {
-            key: now.get(key, ABSENT)
-            for key in (now | before if now.keys() != before.keys() else now)
-            if not same(now.get(key, ABSENT), before.get(key, ABSENT))
-        }
-
-
-class Attributes(View):
-    """The attributes of an object that has a `__dict__`."""
-
-    def read(self) -> dict[Any, Any]:
-        return dict(self.owner.__dict__)
-
-    def write(self, values: dict[Any, Any]) -> None:
-        table = self.owner.__dict__
-        table.clear()
-        table.update(values)
-
-    def put_back(self, changed: Iterable[Any]) -> None:
-        table, before = self.owner.__dict__, self.before
-        if any(key in before and key not in table for key in changed):
-            self.write(before)
-            return
-        for key in changed:
-            if key in before:
-                table[key] = before[key]
-            else:
-                del table[key]
-
-
-class Slots(View):
-    """The attributes of an object that have slots."""
-
-    def read(self) -> dict[Any, Any]:
-        return {name: _attribute(self.owner, name) for name in slots_of(type(self.owner))}
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            if value is not ABSENT:
-                object.__setattr__(self.owner, name, value)
-            elif _attribute(self.owner, name) is not ABSENT:
-                object.__delattr__(self.owner, name)
-
-
-class Entries(View):
-    """The entries of a dict, in order."""
-
-    def read(self) -> dict[Any, Any]:
-        ordered = isinstance(self.owner, OrderedDict)
-        return dict(OrderedDict.items(self.owner) if ordered else dict.items(self.owner))
-
-    def changes(self) -> dict[Any, Any]:
-        found, now = super().changes(), self.read()
-        if [key for key in now if key in self.before] != [key for key in self.before if key in now]:
-            return found | now  # in another order: all of it is written
-        return found
-
-    def write(self, values: dict[Any, Any]) -> None:
-        kind: Any = OrderedDict if isinstance(self.owner, OrderedDict) else dict
-        kind.clear(self.owner)
-        for key, value in values.items():
-            kind.__setitem__(self.owner, key, value)
-
-
-class Items(View):
-    """The items of a list, tuple or deque, by index."""
-
-    def read(self) -> dict[Any, Any]:
-        return dict(enumerate(self.owner))
-
-    def write(self, values: dict[Any, Any]) -> None:
-        self.owner.clear()
-        self.owner.extend(values.values())
-
-
-class Members(View):
-    """The members of a set, in the order of its iteration."""
-
-    def read(self) -> dict[Any, Any]:
-        return dict(enumerate(self.owner))
-
-    def changes(self) -> dict[Any, Any]:
-        return {} if same(set(self.owner), set(self.before.values())) else self.read()
-
-    def write(self, values: dict[Any, Any]) -> None:
-        self.owner.clear()
-        self.owner.update(values.values())
-
-
-class Cells(View):
-    """What a function closes over, by name."""
-
-    def read(self) -> dict[Any, Any]:
-        return {
-            name: _content(cell)
-            for name, cell in zip(
-                self.owner.__code__.co_freevars, self.owner.__closure__ or (), strict=True
-            )
-        }
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for cell, value in zip(self.owner.__closure__ or (), values.values(), strict=True):
-            if value is ABSENT:
-                del cell.cell_contents
-            else:
-                cell.cell_contents = value
-
-
-class Defaults(View):
-    """The defaults of a function's parameters: `__defaults__` and `__kwdefaults__`."""
-
-    def read(self) -> dict[Any, Any]:
-        function = self.owner
-        return {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            setattr(self.owner, name, value)
-
-
-class Names(View):
-    """The names of a namespace (a module's globals, a class) that code mentions; the others do not count.
-
-    loaded: those that code loads as globals.
-    """
-
-    __slots__ = ("loaded", "mentioned")
-
-    def __init__(self, owner: Any) -> None:
-        self.mentioned: set[str] = set()
-        self.loaded: set[str] = set()
-        super().__init__(owner)
-
-    def mention(self, names: Iterable[str]) -> list[Any]:
-        """Takes names in; returns the values of the new ones."""
-        new = [name for name in names if name not in self.mentioned]
-        self.mentioned.update(new)
-        values = {name: self._table().get(name, ABSENT) for name in new}
-        self.before.update(values)
-        return list(values.values())
-
-    def read(self) -> dict[Any, Any]:
-        table = self._table()
-        return {name: table.get(name, ABSENT) for name in self.mentioned}
-
-    def _table(self) -> Any:
-        return self.owner
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            if value is not ABSENT:
-                self.owner[name] = value
-            else:
-                self.owner.pop(name, None)
-
-
-class ClassNames(Names):
-    """The attributes of a class that code mentions."""
-
-    __slots__ = ()
-
-    def _table(self) -> Any:
-        return self.owner.__dict__
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            if value is not ABSENT:
-                type.__setattr__(self.owner, name, value)
-            elif name in self.owner.__dict__:
-                type.__delattr__(self.owner, name)
-
-
-class Variable(View):
-    """The value of a ContextVar."""
-
-    def read(self) -> dict[Any, Any]:
-        return {"value": self.owner.get(ABSENT)}
-
-    def write(self, values: dict[Any, Any]) -> None:
-        self.owner.set(values["value"])
-
-
-class RandomState(View):
-    """The state of a `random.Random`."""
-
-    def read(self) -> dict[Any, Any]:
-        return {"state": self.owner.getstate()}
-
-    def write(self, values: dict[Any, Any]) -> None:
-        self.owner.setstate(values["state"])
-
-
-class Content(View):
-    """The numbers in a numpy array."""
-
-    def read(self) -> dict[Any, Any]:
-        return {"bytes": self.owner.tobytes()}
-
-    def write(self, values: dict[Any, Any]) -> None:
-        kept = numpy.frombuffer(values["bytes"], dtype=self.owner.dtype)
-        self.owner[...] = kept.reshape(self.owner.shape)
-
-
-def _attribute(value: Any, name: str) -> Any:
-    try:
-        return object.__getattribute__(value, name)
-    except AttributeError:
-        return ABSENT
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # still empty
-        return ABSENT
-
-
-@functools.lru_cache(maxsize=1024)
-def slots_of(cls: type) -> tuple[str, ...]:
-    """The names of a class's slots, private ones as the class has them."""
-    names: list[str] = []
-    for owner in cls.__mro__:
-        slots = owner.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__"):
-                private = name.startswith("__") and not name.endswith("__")
-                names.append(f"_{owner.__name__.lstrip('_')}{name}" if private else name)
-    return tuple(names)
 
 
 @functools.lru_cache(maxsize=4096)

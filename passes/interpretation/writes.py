@@ -21,12 +21,13 @@ import torch
 
 from tracemill.compiler.errors import MutationError
 from tracemill.compiler.state_checks import ABSENT, counts_by_content
-from tracemill.passes.interpretation import snapshot as views
+from tracemill.passes.interpretation import views
+from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.snapshot import ATOMS, Snapshot, View
-from tracemill.passes.interpretation.state import Named, Namespace
+from tracemill.passes.interpretation.snapshot import ATOMS, Snapshot
 from tracemill.passes.interpretation.usage import Usage
+from tracemill.passes.interpretation.views import View
 
 Changes = dict[View, dict[Any, Any]]
 

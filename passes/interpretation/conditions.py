@@ -1,0 +1,107 @@
+"""What a check of state is before it is a line: its place, its condition, and what it compares with."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tracemill.compiler.state_checks import ModulesCheck, TensorLike, same
+from tracemill.compiler.torch_internals import dict_version
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.snapshot import LINKS
+
+_TYPED = (int, str, bytes, complex, range, torch.Size, torch.device, float, slice)
+
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_GLOBAL_HOOKS = tuple(getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS)
+
+
+class Named:
+    """An object that the text names, whatever literal it has; `hint` is the name wanted."""
+
+    __slots__ = ("hint", "value")
+
+    def __init__(self, value: Any, hint: str = "") -> None:
+        self.value = value
+        self.hint = hint
+
+
+VERSION = Named(dict_version)
+
+
+@dataclass(frozen=True)
+class StateCheck:
+    """A check of something at a place: `condition` holds `{0}` for the place's owner and `{1}`.. for `values`."""
+
+    subject: str
+    owner: Place | None
+    condition: str
+    values: tuple[Any, ...] = ()
+
+
+class Namespace:
+    """The globals of a module: reached through the module where it is one, else bound by name."""
+
+    __slots__ = ("module", "view")
+
+    def __init__(self, module: ModuleType | None, view: Any) -> None:
+        self.module = module
+        self.view = view
+
+    @property
+    def loaded(self) -> set[str]:
+        """The names that code loads from here as globals."""
+        return self.view.loaded
+
+    @property
+    def object(self) -> Any:
+        """What the prologue's text names."""
+        return self.view.owner if self.module is None else self.module
+
+
+@dataclass
+class ModuleTables:
+    """What one check says of all modules."""
+
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    hooks: list[Any] = field(default_factory=list)
+    missing: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+
+    def checks(self) -> Iterator[StateCheck]:
+        if self.modules:
+            hooks = (*self.hooks, *(table for table in _GLOBAL_HOOKS if not table))
+            check = ModulesCheck(self.modules, self.tables, hooks, self.missing)
+            subject = (
+                "classes and hooks of the modules, and their numbers of parameters and buffers"
+            )
+            yield StateCheck(subject, None, "{1}.check()", (Named(check, "modules_as_traced"),))
+
+
+def value_condition(path: str, value: Any) -> tuple[str, tuple[Any, ...]]:
+    """The condition that what stands at `path` is `value`; empty where the value's own parts are checked instead."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return f"{{1}}({path}, {{2}})", (same, TensorLike(value))
+    if kind is float and (value == 0.0 or math.isnan(value)):
+        return f"{path}.__class__ is {{1}} and {path}.hex() == {{2}}", (float, value.hex())
+    if kind in _TYPED:
+        return f"{path}.__class__ is {{1}} and {path} == {{2}}", (kind, value)
+    if kind in (list, dict, set, deque) or kind is ContextVar:
+        return "", ()
+    if kind in (tuple, frozenset) or kind in LINKS:
+        return f"{path} is {{1}} or {{2}}({path}, {{1}})", (Named(value), same)
+    return f"{path} is {{1}}", (Named(value),)

@@ -1,0 +1,301 @@
+"""Tables: the checks of an object's tables, and the walk on to what they hold."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from tracemill.compiler.state_checks import (
+    ABSENT,
+    ArrayCheck,
+    ItemsCheck,
+    TableCheck,
+    TensorLike,
+)
+from tracemill.passes.interpretation import views
+from tracemill.passes.interpretation.conditions import (
+    HOOKS,
+    VERSION,
+    ModuleTables,
+    Named,
+    StateCheck,
+    value_condition,
+)
+from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.views import View
+from tracemill.passes.interpretation.watch import Watch
+
+_TENSOR_TABLES = ("_parameters", "_buffers")
+_MODULE_TABLES = frozenset((*_TENSOR_TABLES, *HOOKS, "_modules"))
+_INTERNAL = frozenset(torch.nn.Module().__dict__) - _MODULE_TABLES - {"training"}
+
+
+@dataclass
+class State:
+    """What a walk found.
+
+    checks: in the order of the walk. tensors: the places of each tensor, by its id.
+    """
+
+    checks: list[StateCheck] = field(default_factory=list)
+    tensors: dict[int, list[Place]] = field(default_factory=dict)
+
+
+class TableWalk:
+    """The part of the walk that knows each kind of table; see `state.Walk`."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        watch: Watch,
+        changes: dict[View, dict[Any, Any]],
+        free: dict[View, dict[Any, Any]],
+        lifted: set[int],
+    ) -> None:
+        self.state = State()
+        self._snapshot = snapshot
+        self._names = frozenset(watch.names - _INTERNAL)
+        self._whole = watch.whole
+        self._codes = {id(code) for code in watch.codes}
+        self._changes = changes
+        self._free = free
+        self._lifted = lifted
+        self._queue: deque[Place] = deque()
+        self._later: deque[Place] = deque()
+        self._seen: dict[int, Place] = {}
+        self.places: dict[int, Place] = {}
+        self._aliases: dict[int, Place] = {}
+        self._tables = ModuleTables()
+
+    def table(self, place: Place, view: View) -> None:
+        """The checks of one table of the object at `place`."""
+        _LINES[type(view)](self, place, view)
+
+    def _changed(self, view: View) -> dict[Any, Any]:
+        return self._free.get(view, {})
+
+    def _counts(self, key: Any, view: View | None = None) -> bool:
+        """Whether what an object has under `key` matters: code mentions it, or changed it."""
+        changed: Any = () if view is None else self._changes.get(view, ())
+        return self._whole or key in self._names or key in changed
+
+    def _watched(self, changed: dict[Any, Any]) -> frozenset[Any]:
+        return self._names.difference(changed) if changed else self._names
+
+    def _table(
+        self, subject: str, table: Place, wanted: dict[Any, Any], watched: frozenset[Any] | None
+    ) -> None:
+        expected = {key: self._held(value) for key, value in wanted.items()}
+        check = TableCheck(table.value, expected, watched)
+        condition = "{1}({0}) == {2}.version or {2}.check({0})"
+        if isinstance(table.value, OrderedDict):  # whose order changes without its version
+            condition = "{2}.check({0})"
+        owner = table.parent if table.steps == (".__dict__",) else table
+        named = Named(check, f"{hint(owner)}_as_traced")
+        self.state.checks.append(StateCheck(subject, table, condition, (VERSION, named)))
+
+    def _held(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return TensorLike(value)
+
+    def _attributes(self, place: Place, view: View) -> None:
+        owner = place.value
+        changed = self._changed(view)
+        if isinstance(owner, FunctionType):
+            wrapped = view.before.get("__wrapped__")
+            if wrapped is not None:
+                self._later.append(place.child(wrapped, (".__wrapped__",), ""))
+            if not any(self._counts(key, view) for key in view.before):
+                return
+        wanted = {
+            key: value
+            for key, value in view.before.items()
+            if self._counts(key, view) and key not in changed
+        }
+        if not wanted and isinstance(owner, (dict, list, tuple)):
+            return
+        table = place.child(owner.__dict__, (".__dict__",), "attributes")
+        self._table(f"{named(place)}: its attributes", table, wanted, self._watched(changed))
+        for key, value in wanted.items():
+            self._later.append(place.child(value, attribute_step(key), str(key)))
+
+    def _entries(self, place: Place, view: View) -> None:
+        changed = self._changed(view)
+        wanted = {key: value for key, value in view.before.items() if key not in changed}
+        new = any(view.before.get(key, ABSENT) is ABSENT for key in changed)
+        watched = frozenset() if new or changed else None
+        self._table(f"{named(place)}: its entries", place, wanted, watched)
+        for key, value in wanted.items():
+            self._later.append(place.child(value, ((key,),), str(key)))
+
+    def _items(self, place: Place, view: View) -> None:
+        if isinstance(place.value, tuple):
+            self._children(place, view)
+            return
+        if self._changed(view):
+            return
+        check = ItemsCheck(type(place.value), [self._held(value) for value in view.before.values()])
+        self.state.checks.append(
+            StateCheck(
+                f"{named(place)}: its items",
+                place,
+                "{1}.check({0})",
+                (Named(check, f"{hint(place)}_as_traced"),),
+            )
+        )
+        self._children(place, view)
+
+    def _children(self, place: Place, view: View) -> None:
+        for index, value in view.before.items():
+            self._later.append(place.child(value, ((index,),), str(index)))
+
+    def _members(self, place: Place, view: View) -> None:
+        if not self._changed(view):
+            check = ItemsCheck(type(place.value), list(view.before.values()))
+            self.state.checks.append(
+                StateCheck(
+                    f"{named(place)}: its members",
+                    place,
+                    "{1}.check({0})",
+                    (Named(check, f"{hint(place)}_as_traced"),),
+                )
+            )
+
+    # Single values
+
+    def _single(self, place: Place, key: str, value: Any) -> None:
+        """The check of one value at its place, and the walk on from it."""
+        path = "".join(step if isinstance(step, str) else f"[{step[0]!r}]" for step in place.steps)
+        path = path.replace("{", "{{").replace("}", "}}")
+        condition, values = value_condition("{0}" + path, value)
+        if condition and id(value) not in self._lifted:
+            subject = f"{key} of {named(place.parent)}" if place.parent else key
+            self.state.checks.append(StateCheck(subject, place.parent, condition, values))
+        self._later.append(place)
+
+    def _slots(self, place: Place, view: View) -> None:
+        changed = self._changed(view)
+        for name, value in view.before.items():
+            if not self._counts(name, view) or name in changed:
+                continue
+            if value is ABSENT:
+                self.state.checks.append(
+                    StateCheck(
+                        f"{name} of {named(place)}",
+                        place,
+                        "not hasattr({0}, {1})",
+                        (name,),
+                    )
+                )
+            else:
+                self._single(place.child(value, (f".{name}",), name), name, value)
+
+    def _cells(self, place: Place, view: View) -> None:
+        if id(place.value.__code__) not in self._codes:
+            return self._followed(place, view)
+        changed = self._changed(view)
+        for index, (name, value) in enumerate(view.before.items()):
+            if name not in changed and value is not ABSENT:
+                steps = (".__closure__", (index,), ".cell_contents")
+                self._single(Place(value, place, steps, name), name, value)
+        return None
+
+    def _followed(self, place: Place, view: View) -> None:
+        """A function that did not run: a decorator's, or an attribute's; functions that it wraps are looked at."""
+        for index, value in enumerate(view.before.values()):
+            if isinstance(value, FunctionType):
+                steps = (".__closure__", (index,), ".cell_contents")
+                self._later.append(Place(value, place, steps, ""))
+
+    def _defaults(self, place: Place, view: View) -> None:
+        if id(place.value.__code__) not in self._codes:
+            return
+        changed = self._changed(view)
+        for name, value in view.before.items():
+            if value is not None and name not in changed:
+                self._single(Place(value, place, (f".{name}",), ""), name, value)
+
+    def _variable(self, place: Place, view: View) -> None:
+        if not self._changed(view):
+            value = view.before["value"]
+            held = Place(value, place, (".get()",), "value")
+            if value is ABSENT:
+                condition = "{0}.get({1}) is {1}"
+                none = StateCheck(
+                    f"{named(place)}: unset", place, condition, (Named(ABSENT, "ABSENT"),)
+                )
+                self.state.checks.append(none)
+            else:
+                self._single(held, "value", value)
+
+    def _random(self, place: Place, view: View) -> None:
+        if view.after is view.before:
+            return  # nothing was drawn: its state does not matter
+        self.state.checks.append(
+            StateCheck(
+                f"{named(place)}: its state",
+                place,
+                "{0}.getstate() == {1}",
+                (Named(view.before["state"]),),
+            )
+        )
+
+    def _content(self, place: Place, view: View) -> None:
+        if not self._changed(view):
+            check = ArrayCheck(place.value)
+            self.state.checks.append(
+                StateCheck(
+                    f"{named(place)}: its numbers",
+                    place,
+                    "{1}.check({0})",
+                    (Named(check, f"{hint(place)}_as_traced"),),
+                )
+            )
+
+
+_LINES: dict[type, Callable[[TableWalk, Place, View], None]] = {
+    views.Attributes: TableWalk._attributes,
+    views.Slots: TableWalk._slots,
+    views.Entries: TableWalk._entries,
+    views.Items: TableWalk._items,
+    views.Members: TableWalk._members,
+    views.Cells: TableWalk._cells,
+    views.Defaults: TableWalk._defaults,
+    views.Variable: TableWalk._variable,
+    views.RandomState: TableWalk._random,
+    views.Content: TableWalk._content,
+}
+
+
+def attribute_step(key: Any) -> tuple[Any, ...]:
+    """The step from an object to one of its attributes."""
+    return (
+        (".__dict__", (key,)) if not (isinstance(key, str) and key.isidentifier()) else (f".{key}",)
+    )
+
+
+def by_name(item: tuple[str, Any]) -> str:
+    """The order of a namespace's items: by name."""
+    return item[0]
+
+
+def joined(hint: str, name: str) -> str:
+    """A path and one more name."""
+    return f"{hint}.{name}" if hint else name
+
+
+def hint(place: Place | None) -> str:
+    """The beginning of a name for what belongs to a place."""
+    return (place.hint if place is not None else "") or "program"
+
+
+def named(place: Place | None) -> str:
+    """A place in words."""
+    return "the program" if place is None or not place.hint else place.hint
