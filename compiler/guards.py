@@ -46,17 +46,25 @@ class TensorCheck:
         self._set(expected, [_example(kind, meta) for kind, meta in expected])
 
     @classmethod
-    def of(cls, tensors: list[torch.Tensor]) -> TensorCheck:
-        """The check that `tensors` pass."""
+    def of(cls, tensors: list[torch.Tensor], sizes: Any = None, strides: Any = None) -> TensorCheck:
+        """The check that `tensors` pass.
+
+        sizes, strides: for each tensor, what each dimension's must be, None where any is right; all as they are without.
+        """
         made = object.__new__(cls)
-        made._set(tuple((type(tensor), TensorMeta.of(tensor)) for tensor in tensors), tensors)
+        expected = tuple((type(tensor), TensorMeta.of(tensor)) for tensor in tensors)
+        made._set(expected, tensors, sizes, strides)
         return made
 
     def _set(
-        self, expected: tuple[tuple[type, TensorMeta], ...], tensors: list[torch.Tensor]
+        self,
+        expected: tuple[tuple[type, TensorMeta], ...],
+        tensors: list[torch.Tensor],
+        sizes: Any = None,
+        strides: Any = None,
     ) -> None:
         self.expected = expected
-        self.guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self.check = self.guards.check
 
     def why(self, tensors: list[torch.Tensor], names: list[str]) -> str:

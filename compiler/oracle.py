@@ -21,6 +21,7 @@ from tracemill.compiler.random_state import Generator, kept_random_state
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.symbolic import while_tracing
 from tracemill.compiler.values import leaves, map_leaves
 
 REMEMBERED_SIGNATURES = 16_384
@@ -261,6 +262,11 @@ class _NonLeaf(torch.autograd.Function):
         return cotangents[0]
 
 
+def non_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor like this one, with a grad_fn."""
+    return _NonLeaf.apply(tensor)
+
+
 class BodyLog(internals.TorchDispatchMode):
     """Logs every ATen operation, with its tensors as refs."""
 
@@ -465,7 +471,7 @@ def observe(
     def real(leaf: Any) -> Any:
         if isinstance(leaf, TensorProxy):
             return by_proxy[leaf]
-        return Generator(leaf.device) if isinstance(leaf, GeneratorProxy) else leaf
+        return Generator(leaf.device) if isinstance(leaf, GeneratorProxy) else while_tracing(leaf)
 
     args, kwargs = map_leaves(real, (tuple(args), dict(kwargs)))
     with fake_mode or nullcontext(), log:

@@ -29,6 +29,15 @@ class UnpackSequence(Symbol):
         return [f"({inner}\n  ) = {writer.value(collection)}"]
 
 
+class UnpackShape(Symbol):
+    """`i0, _, i1, = x.shape`: names the sizes of a tensor that differ from call to call."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        (tensor,) = bsym.args
+        targets = [writer.target(size) or "_" for size in bsym.output]
+        return [f"{' '.join(target + ',' for target in targets)} = {writer.value(tensor)}.shape"]
+
+
 class Unpack(Symbol):
     """`weight = fc._parameters["weight"]`: names what a path of attributes and items leads to.
 
@@ -100,6 +109,7 @@ class Same(Symbol):
 
 
 UNPACK_SEQUENCE = UnpackSequence("unpack_sequence")
+UNPACK_SHAPE = UnpackShape("unpack_shape")
 UNPACK = Unpack("unpack")
 PATH = PathCheck("path")
 DELETE = Delete("del")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_names
-from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, NumberProxy, TensorProxy
+from tracemill.compiler.symbolic import Expression
 
 _BY_VALUE = (int, bool, str, bytes, type(None), type(Ellipsis), range)
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme)
@@ -82,6 +83,8 @@ class CallKey:
             return kind, value.name
         if kind is GeneratorProxy:
             return kind, value.device
+        if kind is Expression or isinstance(value, NumberProxy):
+            return self._number(value)
         if isinstance(value, tuple):
             return (kind, *map(self.of, value))
         if isinstance(value, (set, frozenset)):
@@ -89,6 +92,10 @@ class CallKey:
         if isinstance(value, type):
             return type, value
         return self._object(value)
+
+    def _number(self, number: Any) -> Any:
+        """A number of the trace: what it was while tracing, which is what PyTorch is asked about."""
+        return self._object(number) if number.value is None else self.of(number.value)
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, Callable) and torch_names.path_of(value) is not None:

@@ -14,7 +14,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
 from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
-from tracemill.compiler.errors import DataDependentError, OptionError, UnsupportedError
+from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
@@ -60,11 +60,6 @@ class Options:
 
     def __post_init__(self) -> None:
         _one_of("cache mode", self.cache, CACHE_MODES)
-        if self.cache == "symbolic values":
-            raise UnsupportedError(
-                'cache="symbolic values" is not built yet; use cache="constant values", which makes one specialisation '
-                "for each shape"
-            )
         _one_of("sharp_edges", self.sharp_edges, SHARP_EDGES)
         if isinstance(self.printer, Mapping):
             for stage in self.printer:
@@ -182,7 +177,7 @@ class Specialisations:
     ) -> tuple[Entry, Any, bool]:
         """The entry for a call, none of `others`; what its prologue gave; whether it was made just now."""
         with self._lock:
-            key = call_key(values)
+            key = call_key(values, symbolic=self.options.cache == "symbolic values")
             entry, inputs = self._find(key, args, kwargs, others)
             is_new = entry is None
             if entry is None:
@@ -266,12 +261,17 @@ def _renaming(prologue: Callable[..., Any], form: CallForm) -> Callable[..., Any
     return renamed
 
 
-def call_key(values: Sequence[Any]) -> Any:
-    """What tells specialisations apart by the arguments alone: structure, metadata and constants."""
+def call_key(values: Sequence[Any], *, symbolic: bool = False) -> Any:
+    """What tells specialisations apart by the arguments alone: structure, metadata and constants.
+
+    symbolic: whether a tensor's sizes do not, only how many there are.
+    """
     key = CallKey()
 
     def of(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            if symbolic:
+                return type(value), value.dim(), value.dtype, value.device, value.requires_grad
             return type(value), TensorMeta.of(value)
         if isinstance(value, Generator):
             return Generator, value.device

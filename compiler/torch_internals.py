@@ -115,6 +115,15 @@ from torch._C import _is_torch_function_enabled as torch_function_enabled
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
 
+# Symbolic sizes: the environment that makes them and collects guards, how a tensor's sizes are made symbolic, and where
+# a size comes from.
+from torch._dynamo.source import LocalSource, TensorProperty, TensorPropertySource
+from torch._guards import SLoc
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+# Sympy expressions of sizes as Python.
+from torch.utils._sympy.printers import PythonPrinter
+
 # What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -139,16 +148,24 @@ def quiet_fakes() -> Generator[None]:
 __all__ = [
     "DataDependentOutputException",
     "DeviceContext",
+    "DimDynamic",
     "DisableTorchFunction",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionBase",
     "HigherOrderOperator",
+    "LocalSource",
     "OpOverload",
     "OpOverloadPacket",
+    "PythonPrinter",
+    "SLoc",
+    "ShapeEnv",
     "SingleLevelFunction",
+    "StatelessSymbolicContext",
     "TensorGuards",
+    "TensorProperty",
+    "TensorPropertySource",
     "TorchDispatchMode",
     "any_autocast_enabled",
     "cond_operator",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbolic import Expression
 
 _ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), type(Ellipsis)})
 
@@ -37,7 +38,11 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def proxies(value: Any) -> Iterator[Proxy]:
     """Every proxy in `value`, in order, repeats included."""
-    return (leaf for leaf in leaves(value) if isinstance(leaf, Proxy))
+    for leaf in leaves(value):
+        if isinstance(leaf, Proxy):
+            yield leaf
+        elif type(leaf) is Expression:
+            yield from leaf.operands
 
 
 def map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
@@ -86,6 +91,10 @@ def _rebuilt_dict(old: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 def substitute(value: Any, mapping: dict[Proxy, Any]) -> Any:
     """`value` with each proxy replaced by what `mapping` holds for it, if anything."""
-    return map_leaves(
-        lambda leaf: mapping.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf, value
-    )
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Proxy):
+            return mapping.get(value, value)
+        return value.substitute(mapping) if type(value) is Expression else value
+
+    return map_leaves(leaf, value)

@@ -95,3 +95,6 @@ class _ValueKey(CallKey):
 
     def _tensor(self, proxy: TensorProxy) -> Any:
         return proxy
+
+    def _number(self, number: Any) -> Any:
+        return number

@@ -46,7 +46,7 @@ class DefaultPrinter(Printer):
 
 
 def _is_unpack(bsym: BoundSymbol) -> bool:
-    return bsym.sym is prims.UNPACK_SEQUENCE
+    return bsym.sym in (prims.UNPACK_SEQUENCE, prims.UNPACK_SHAPE)
 
 
 def new_values(bsym: BoundSymbol) -> list[Any]:

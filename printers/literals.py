@@ -14,6 +14,7 @@ import torch
 from tracemill.compiler import torch_names
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbolic import Expression
 
 _BY_REPR = (int, bool, bytes, type(None), range)
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format)
@@ -57,6 +58,8 @@ class Literals:
 
     def _structure(self, value: Any) -> str:
         kind = type(value)
+        if kind is Expression:
+            return str(value)
         if kind is slice:
             return f"slice({', '.join(map(self.value, (value.start, value.stop, value.step)))})"
         if kind is tuple:

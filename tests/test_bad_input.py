@@ -101,11 +101,6 @@ def test_an_unknown_option_lists_the_known_ones(options: Any, known: str) -> Non
     assert isinstance(info.value, ValueError)
 
 
-def test_a_mode_that_is_not_built_is_refused_by_name() -> None:
-    with pytest.raises(tm.UnsupportedError, match="symbolic values"):
-        tm.jit(program, cache="symbolic values")
-
-
 def test_what_is_no_callable_is_refused() -> None:
     with pytest.raises(TypeError, match="callable, not a int"):
         tm.jit(3)  # pyright: ignore[reportArgumentType]

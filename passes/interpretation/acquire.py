@@ -33,6 +33,8 @@ from tracemill.passes.interpretation.observe import observe, state_lines
 from tracemill.passes.interpretation.outputs import Output
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
+from tracemill.passes.interpretation.python_numbers import refuse_exact_types
+from tracemill.passes.interpretation.symbolic_interpreter import SymbolicInterpreter
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Acquire(ProgramPass):
         """The program of the call in `context`; the one given is empty."""
         checked, names = context.cache != "same input", Names()
         locator = Locator(_module_of(context.call.form.target))
-        interpreter = Interpreter(locator, names, checked=checked)
+        kind = SymbolicInterpreter if context.cache == "symbolic values" else Interpreter
+        interpreter = kind(locator, names, checked=checked)
         made = self._acquired(interpreter, context, names, checked=checked)
         refuse_leaks(interpreter.release())
         return made
@@ -71,6 +74,9 @@ class Acquire(ProgramPass):
         output = seen.output
         interpreter.settle()
         _refuse_unseen_gradients(output, interpreter)
+        if isinstance(interpreter, SymbolicInterpreter):
+            refuse_exact_types(seen.watch.codes)
+            interpreter.refuse_unfinished(output.value, seen.changes)
         context.rebuild = output.rebuild
 
         fetched, epilogue = state_lines(
@@ -82,6 +88,8 @@ class Acquire(ProgramPass):
         tensors = list(interpreter.lifted.values())
         arguments: list[Proxy] = [proxy for proxy, _ in tensors]
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
+        if isinstance(interpreter, SymbolicInterpreter):
+            arguments += interpreter.symbols.sizes
         result = output.value
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
@@ -99,6 +107,7 @@ class Acquire(ProgramPass):
             arguments,
             checked=checked,
             attention=interpreter.uses_attention,
+            symbols=interpreter.symbols if isinstance(interpreter, SymbolicInterpreter) else None,
         )
         return Program(prologue, computation, epilogue=epilogue)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -118,15 +119,9 @@ class Interpreter(TorchFunctionMode):
                     f"a tensor of class {type(tensor).__name__} cannot be traced{self.at()}: only plain tensors and "
                     "parameters can"
                 )
-            offset = int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
-            proxy = TensorProxy(
-                self.fresh_name(),
-                meta=TensorMeta.of(tensor),
-                storage=self._storage_of(tensor),
-                storage_offset=offset,
-            )
+            proxy = self._input_proxy(tensor)
             known = self.lifted[id(tensor)] = (proxy, tensor)
-            stand_in = self._stand_ins[proxy] = TracedTensor(proxy)
+            stand_in = self._stand_ins[proxy] = self._stand_in(proxy)
             if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
                 stand_in._is_param = True  # what isinstance(x, nn.Parameter) looks at
             return stand_in
@@ -151,6 +146,25 @@ class Interpreter(TorchFunctionMode):
     def current(self, storage: Storage) -> list[TensorProxy]:
         """The proxies of the stand-ins that lie in a storage."""
         return [proxy for proxy in self._stand_ins if proxy.storage is storage]
+
+    def _input_proxy(self, tensor: torch.Tensor) -> TensorProxy:
+        return TensorProxy(
+            self.fresh_name(),
+            meta=TensorMeta.of(tensor),
+            storage=self._storage_of(tensor),
+            storage_offset=int(tensor.storage_offset()) if tensor.layout == torch.strided else 0,
+        )
+
+    def _stand_in(self, proxy: TensorProxy) -> TracedTensor:
+        return TracedTensor(proxy)
+
+    def surroundings(self) -> AbstractContextManager[Any]:
+        """What the program runs in besides."""
+        return nullcontext()
+
+    def number(self, value: Any) -> Any:
+        """A number that the program returns, as the computation returns it."""
+        return value
 
     def generator(self, name: str, generator: torch.Generator) -> TracedGenerator:
         """The stand-in of an input generator; the same generator has the same stand-in."""
@@ -351,7 +365,7 @@ class Interpreter(TorchFunctionMode):
                 return value
             stand_in = self._stand_ins.get(value)
             if stand_in is None:
-                stand_in = self._stand_ins[value] = TracedTensor(value)
+                stand_in = self._stand_ins[value] = self._stand_in(value)
             return stand_in
 
         return map_leaves(leaf, output)

@@ -62,7 +62,11 @@ def observe(
     edges = SharpEdges(context.sharp_edges)
     watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
     try:
-        with interpreting(interpreter, generators_of(call.form.target, call.values)), watch:
+        with (
+            interpreter.surroundings(),
+            interpreting(interpreter, generators_of(call.form.target, call.values)),
+            watch,
+        ):
             returned = call.form.call(values)
             output = output_of(returned, interpreter)
     finally:

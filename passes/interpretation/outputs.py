@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from tracemill.compiler import tree
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.python_numbers import holds_symbolic, is_symbolic, plain
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
 _PLAIN = (tuple, list, dict)
@@ -54,7 +56,9 @@ def output_of(result: Any, interpreter: Interpreter) -> Output:
 
 
 def _proxy(leaf: Any, interpreter: Interpreter) -> Any:
-    return interpreter.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else leaf
+    return (
+        interpreter.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else interpreter.number(leaf)
+    )
 
 
 def _is_plain(value: Any) -> bool:
@@ -64,7 +68,7 @@ def _is_plain(value: Any) -> bool:
         return keys_are_plain and all(
             map(_is_plain, value.values() if type(value) is dict else value)
         )
-    return isinstance(value, torch.Tensor) or type(value) in _LITERALS
+    return isinstance(value, torch.Tensor) or type(value) in _LITERALS or is_symbolic(value)
 
 
 def _builder(
@@ -77,9 +81,16 @@ def _builder(
         return lambda results: results[position]
     node = tree.node_of(value)
     if node is not None:
+        if any(map(holds_symbolic, node.entries)):
+            raise UnsupportedError(
+                "the program returns a dict with a size among its keys, under symbolic values; use int(size)"
+            )
         rebuild = node.rebuild
         parts = [_builder(child, interpreter, tensors, memo) for child in node.children]
         return lambda results: rebuild([part(results) for part in parts])
+    if is_symbolic(value):
+        known = plain(value)
+        return lambda _results: known
     if _holds_stand_ins(value, set()):
         return _object_builder(value, interpreter, tensors, memo)
     return lambda _results: value
@@ -103,7 +114,7 @@ def _object_builder(
 
 
 def _holds_stand_ins(value: Any, seen: set[int]) -> bool:
-    if isinstance(value, TracedTensor):
+    if isinstance(value, TracedTensor) or is_symbolic(value):
         return True
     if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
         return False

@@ -13,6 +13,7 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.settings import SETTINGS, Ambient, autocast_dtypes, default_device
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
+from tracemill.passes.interpretation.symbols import Symbols
 
 
 def ambient_checks(*, attention: bool) -> list[BoundSymbol]:
@@ -50,17 +51,26 @@ def build_prologue(
     *,
     checked: bool,
     attention: bool = False,
+    symbols: Symbols | None = None,
 ) -> Trace:
-    """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`."""
+    """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`.
+
+    symbols: the sizes that differ from call to call, with what they must meet.
+    """
     if checked:
-        lines = [*ambient_checks(attention=attention), *lines, *_tensor_checks(tensors)]
+        lines = [*ambient_checks(attention=attention), *lines, *_tensor_checks(tensors, symbols)]
+    if symbols is not None:
+        lines = [*lines, *symbols.lines, *symbols.guards()]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
 
 
-def _tensor_checks(tensors: Sequence[tuple[TensorProxy, torch.Tensor]]) -> Iterator[BoundSymbol]:
+def _tensor_checks(
+    tensors: Sequence[tuple[TensorProxy, torch.Tensor]], symbols: Symbols | None
+) -> Iterator[BoundSymbol]:
     strided = [(proxy, tensor) for proxy, tensor in tensors if tensor.layout == torch.strided]
     if strided:
-        guard = TensorCheck.of([tensor for _, tensor in strided])
+        layouts = () if symbols is None else symbols.fixed(strided)
+        guard = TensorCheck.of([tensor for _, tensor in strided], *layouts)
         condition = f"{{}}.check({', '.join('{}' for _ in strided)})"
         yield check("metadata of the tensors", condition, guard, *(proxy for proxy, _ in strided))
     for proxy, tensor in tensors:

@@ -15,7 +15,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.oracle import Answer, observe
-from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.proxy import NumberProxy, Proxy, TensorMeta, TensorProxy
 from tracemill.compiler.random_state import Generator, random_state, set_random_state
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.symbol import BoundSymbol
@@ -131,6 +131,9 @@ class RealEnvironment:
 
     def _load(self, proxy: Proxy) -> None:
         if proxy in self._values:
+            return
+        if isinstance(proxy, NumberProxy):
+            self._values[proxy] = proxy.value
             return
         value = self._input_of(proxy)
         if isinstance(value, Generator):

@@ -26,19 +26,23 @@ interpretation: ContextVar[Recording | None] = ContextVar("interpretation", defa
 
 
 class TracedTensor(torch.Tensor):
-    """A tensor with a proxy's metadata and no data; every call on it is recorded."""
+    """A tensor with a proxy's metadata and no data; every call on it is recorded.
+
+    layout: shape, strides and offset where they are symbolic.
+    """
 
     proxy: TensorProxy
 
     @staticmethod
-    def __new__(cls: type[TracedTensor], proxy: TensorProxy) -> TracedTensor:
+    def __new__(cls: type[TracedTensor], proxy: TensorProxy, layout: Any = None) -> TracedTensor:
         meta = proxy.meta
+        shape, stride, offset = layout or (meta.shape, meta.stride, proxy.storage_offset)
         with DisableTorchFunction():
             tensor = torch.Tensor._make_wrapper_subclass(
                 cls,
-                meta.shape,
-                strides=meta.stride if meta.layout == torch.strided else None,
-                storage_offset=proxy.storage_offset if meta.layout == torch.strided else None,
+                shape,
+                strides=stride if meta.layout == torch.strided else None,
+                storage_offset=offset if meta.layout == torch.strided else None,
                 dtype=meta.dtype,
                 layout=meta.layout,
                 device=meta.device,

@@ -1,0 +1,82 @@
+"""Symbolic values: numbers of a trace that differ from call to call, and tensors whose sizes are such numbers.
+
+A size is an `IntegerProxy`; arithmetic on sizes is an `Expression`, which prints inline: `i0 // 2`. What was true while
+tracing stays at hand, as `value` and as the tensor's `meta`, for PyTorch's answers and for estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
+from tracemill.compiler.torch_internals import dtype_abbrs
+
+
+class Expression:
+    """Arithmetic on numbers of a trace; equal ones compare equal.
+
+    template: Python with a `{}` for each of `operands`, numbered. value: what it was while tracing.
+    """
+
+    __slots__ = ("operands", "template", "value")
+
+    def __init__(self, template: str, operands: tuple[NumberProxy, ...], value: int) -> None:
+        self.template = template
+        self.operands = operands
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Expression):
+            return NotImplemented
+        return self.template == other.template and self.operands == other.operands
+
+    def __hash__(self) -> int:
+        return hash((self.template, self.operands))
+
+    def __str__(self) -> str:
+        return self.template.format(*(operand.name for operand in self.operands))
+
+    def __repr__(self) -> str:
+        return f"<Expression {self}>"
+
+    def substitute(self, mapping: Mapping[Proxy, Any]) -> Any:
+        """The same arithmetic on other numbers; what it was while tracing where they are given by value."""
+        operands: list[Any] = [mapping.get(operand, operand) for operand in self.operands]
+        if all(new is old for new, old in zip(operands, self.operands, strict=True)):
+            return self
+        if any(not isinstance(operand, Proxy) for operand in operands):
+            return self.value
+        return Expression(self.template, tuple(operands), self.value)
+
+
+def while_tracing(value: Any) -> Any:
+    """What a symbolic number was while tracing; any other value as it is."""
+    if isinstance(value, Expression) or (
+        isinstance(value, NumberProxy) and value.value is not None
+    ):
+        return value.value
+    return value
+
+
+class SymbolicTensorProxy(TensorProxy):
+    """A tensor whose sizes differ from call to call; `meta` is what it was while tracing.
+
+    sizes: ints, IntegerProxies and Expressions.
+    """
+
+    __slots__ = ("sizes",)
+
+    def __init__(
+        self, name: str | None = None, *, sizes: tuple[Any, ...] = (), **known: Any
+    ) -> None:
+        super().__init__(name, **known)
+        self.sizes = sizes
+
+    @property
+    def type_string(self) -> str:
+        """Device, dtype and shape: `cpu f32[i0, 2*i1]`."""
+        sizes = ", ".join(
+            size.name if isinstance(size, Proxy) else str(size) for size in self.sizes
+        )
+        return f"{self.device} {dtype_abbrs[self.dtype]}[{sizes}]"
