@@ -121,6 +121,9 @@ from torch._dynamo.source import LocalSource, TensorProperty, TensorPropertySour
 from torch._guards import SLoc
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+# Imported by PyTorch at the first views of fakes; an import hook that runs while a program is watched would pass for its code.
+from torch._subclasses import schema_check_mode
+
 # Sympy expressions of sizes as Python.
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -196,6 +199,7 @@ __all__ = [
     "no_torch_function",
     "no_user_modes",
     "quiet_fakes",
+    "schema_check_mode",
     "set_cudnn_enabled",
     "set_grad_enabled",
     "set_mkldnn_enabled",

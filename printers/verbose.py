@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import SymbolicTensorProxy
 from tracemill.compiler.trace import Trace
 from tracemill.printers.base import Writer
 from tracemill.printers.default import DefaultPrinter, typed
@@ -25,6 +26,9 @@ class VerbosePrinter(DefaultPrinter):
 
     def after(self, bsym: BoundSymbol, trace: Trace, writer: Writer) -> Iterable[str]:
         yield from super().after(bsym, trace, writer)
+        values = (*bsym.inputs, *bsym.outputs)
+        if bsym.subsymbols and any(isinstance(value, SymbolicTensorProxy) for value in values):
+            yield "  for the sizes of the call that was traced:"
         for inner in bsym.subsymbols:
             for line in inner.sym.lines(inner, writer):
                 types = ", ".join(map(typed, inner.outputs))

@@ -46,6 +46,22 @@ def test_the_computation_takes_the_numbers_that_it_needs(golden: Any) -> None:
     golden(str(tm.last_prologue_traces(jitted)[-1]), "prologue")
 
 
+def test_the_texts_of_other_printers() -> None:
+    trace = tm.last_traces(agrees(halves, *tensors((2, 9), (3, 8))))[-1]
+    assert "# for the sizes of the call that was traced:" in trace.text("verbose")
+    scope: dict[str, Any] = {"__name__": "script"}
+    exec(trace.text("script"), scope)
+    a, last = scope["example_inputs"]()
+    assert last == 9
+    assert torch.equal(scope["computation"](a, last), halves(a))
+
+
+def test_a_trace_of_indices_that_are_arguments() -> None:
+    a = torch.randn(2, 9)
+    trace = tm.trace(lambda a, index: a[index], a, (..., slice(None, 8, None)))
+    assert torch.equal(trace(a), a[..., :8])
+
+
 def test_sizes_0_and_1_specialise() -> None:
     agrees(halves, *tensors((2, 9), (1, 9), (2, 1), (0, 9)), entries=4)
 

@@ -399,9 +399,7 @@ def _guard(text: str, line: str, operands: Sequence[Proxy], suffixes: Sequence[s
         paths = [f"{{{place}}}{suffixes[index]}" for index, place in used.items()]
         now = [_now(operands[index], suffixes[index]) for index in used]
         condition = " and ".join(f"{path} == {size}" for path, size in zip(paths, now, strict=True))
-    return check(
-        line or "sizes and strides", f"({condition})", *(operands[index] for index in used)
-    )
+    return check(line or "sizes and strides", condition, *(operands[index] for index in used))
 
 
 def _now(operand: Proxy, suffix: str) -> int:
