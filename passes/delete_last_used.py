@@ -50,4 +50,20 @@ class DeleteLastUsed(Pass):
                 )
                 alive.update(dead)
             reversed_lines.append(bsym)
-        return trace.replace(bound_symbols=reversed_lines[::-1])
+        return trace.replace(bound_symbols=_after_unpacking(reversed_lines[::-1]))
+
+
+def _after_unpacking(lines: list[BoundSymbol]) -> list[BoundSymbol]:
+    """The lines with what is freed between unpacking lines freed after the last of them, at once."""
+    kept: list[BoundSymbol] = []
+    waiting: list[Proxy] = []
+    for index, bsym in enumerate(lines):
+        unpacking = any(line.sym is prims.UNPACK_SEQUENCE for line in lines[index - 1 : index + 2])
+        if bsym.sym is prims.DELETE and index and unpacking:
+            waiting.extend(bsym.inputs)
+            continue
+        if waiting and bsym.sym is not prims.UNPACK_SEQUENCE:
+            kept.append(prims.delete(waiting))
+            waiting = []
+        kept.append(bsym)
+    return [*kept, prims.delete(waiting)] if waiting else kept
