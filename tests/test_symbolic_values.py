@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 import tracemill as tm
 from tests.models import bert, gpt2, llama
-from torch import Tensor, nn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is compiled again")
 Program = Callable[..., Any]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import itertools
 import operator
 import sys
 import threading
@@ -177,7 +178,7 @@ def refuse_exact_types(codes: abc.Iterable[CodeType]) -> None:
         if "type" not in code.co_names or not {"int", "float", "bool"} & set(code.co_names):
             continue
         lines = list(dis.get_instructions(code))
-        for first, second in zip(lines, lines[1:], strict=False):
+        for first, second in itertools.pairwise(lines):
             is_kind = first.opname == "LOAD_GLOBAL" and first.argval in ("int", "float", "bool")
             if is_kind and second.opname in ("IS_OP", "COMPARE_OP"):
                 raise UnsupportedError(
