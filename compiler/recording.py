@@ -25,6 +25,7 @@ from tracemill.compiler.torch_internals import (
     device_constructors,
 )
 from tracemill.compiler.trace import Trace
+from tracemill.compiler.values import proxies
 
 
 def answer_of(bsym: BoundSymbol) -> Answer | None:
@@ -69,6 +70,8 @@ class TraceRecorder:
         if operation.meta is not None:
             with self._unrecorded():
                 output = operation.meta(*args, **kwargs)
+            if operation.vjp is not None and torch.is_grad_enabled():
+                _require_grad(output, (args, kwargs))
             self._record(operation, args, kwargs, output)
             return output
         if operation.impl is None:
@@ -128,6 +131,16 @@ class _Constructors(TorchFunctionMode):
         if func in device_constructors():
             return self._recorder.call(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def _require_grad(output: Any, arguments: Any) -> None:
+    """Lets gradients flow through what a symbol with a derivative of its own makes."""
+    given = set(proxies(arguments))
+    if not any(isinstance(proxy, TensorProxy) and proxy.requires_grad for proxy in given):
+        return
+    for out in proxies(output):
+        if isinstance(out, TensorProxy) and out not in given and out.dtype.is_floating_point:
+            out.meta = out.meta.replace(requires_grad=True, is_leaf=False)
 
 
 @contextmanager

@@ -61,7 +61,10 @@ class Symbol:
     name: what is printed: `torch.sin`, `mine.scale`.
     impl: the Python callable that computes it; a torch callable implements itself.
     meta: from proxies to the outputs' proxies, for operations of one's own without `impl` on torch alone.
-    vjp: from (cotangents, outputs, *args) to one cotangent or None per tensor argument.
+    vjp: the derivative, called as `vjp(cotangents, outputs, *args, **kwargs)` on proxies while a backward is recorded.
+        cotangents: a tuple with one for each tensor among the outputs, None where there is none (never zeros). outputs:
+        as recorded. It returns a gradient or None for each tensor among the arguments, in order; a single one may be
+        returned bare. Without it, `impl` is differentiated by autograd at each call.
     """
 
     def __init__(

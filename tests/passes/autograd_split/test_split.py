@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -176,3 +177,29 @@ def test_a_backward_for_fewer_cotangents_says_so() -> None:
     sine, _ = jitted(x)
     (got,) = torch.autograd.grad(sine.sum(), x)
     assert torch.equal(got, x.cos().detach())
+
+
+def test_gradients_flow_through_a_symbol_that_is_recorded_by_its_meta() -> None:
+    """Its meta says nothing of gradients, and what follows it is differentiated all the same."""
+    twice = tm.Symbol(
+        "mine.twice",
+        impl=lambda x: x * 2,
+        meta=lambda x: tm.TensorProxy(shape=x.shape),
+        vjp=lambda cotangents, outputs, x: torch.mul(cotangents[0], 7),
+    )
+
+    @dataclass(frozen=True)
+    class Rewrite(tm.Pass):
+        name: ClassVar[str] = "rewrite"
+        stage: ClassVar[str] = "dce"
+
+        def apply(self, trace: tm.Trace, context: tm.PassContext) -> tm.Trace:
+            made = trace.replace(bound_symbols=[])
+            with tm.tracectx(made):
+                made.output = torch.sin(twice(trace.args[0]))
+            return made
+
+    x = leaf(3)
+    jitted = tm.jit(lambda x: (x * 2).sin(), passes=(Rewrite(),))
+    (got,) = torch.autograd.grad(jitted(x).sum(), x)
+    torch.testing.assert_close(got, 7 * (2 * x).cos().detach())
