@@ -198,6 +198,9 @@ class Derivatives:
             parts = (*parts, tuple(tensor.storage_offset for tensor in key.tensors))
         if key.local or not is_pytorch(fn):
             raise NotCapturedError(f"{symbol(fn).name} is not PyTorch's own")
+        if any(tensor.meta.layout != torch.strided for tensor in key.tensors):
+            # Fakes of sparse tensors have other metadata than real ones; a kernel that trusts it crashes.
+            raise NotCapturedError(f"{symbol(fn).name} is called on a sparse tensor")
         with _LOCK:
             known = self._known.get(parts)
             if known is None:
