@@ -578,7 +578,22 @@ def _answer(
         for i, (model, tensor) in enumerate(zip(models, tensors, strict=True))
         if i in mutated and TensorMeta.of(model) is not tensor.meta
     }
-    return Answer(spec, len(tensors), mutated, changed, log.random, log.operations, log.metas)
+    body = _without_wrapping(log.operations, spec)
+    return Answer(spec, len(tensors), mutated, changed, log.random, body, log.metas)
+
+
+def _without_wrapping(operations: Sequence[BodyOperation], output: Any) -> list[BodyOperation]:
+    """Operations without the `detach` that autograd does of a result that it saves."""
+    read = {spec.index for spec in leaves(output) if isinstance(spec, NewTensor)}
+
+    def note(leaf: Any) -> None:
+        if type(leaf) is Ref:
+            read.add(leaf.index)
+
+    for operation in operations:
+        map_refs(note, (operation.args, operation.kwargs))
+    detach = torch.ops.aten.detach.default
+    return [item for item in operations if item.fn is not detach or item.output.index in read]
 
 
 def _storage_key(tensor: torch.Tensor) -> Any:

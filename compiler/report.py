@@ -18,7 +18,8 @@ class PassReport:
     """What one pass did.
 
     seconds: wall time. symbols_before, symbols_after: bound symbols of all traces of the program.
-    saved_bytes: the memory that the computation keeps for the backward, each storage once; None without a backward.
+    saved_bytes: the memory that the computation keeps for the backward beyond its inputs, each storage once; None without
+    a backward.
     facts: what the pass itself says of its work.
     """
 
@@ -91,9 +92,10 @@ def _html_row(tag: str, cells: Iterable[str]) -> str:
 
 
 def saved_bytes(program: Program) -> int | None:
-    """The bytes that a computation keeps for its backward, each storage counted once; None without a backward."""
+    """The bytes that a computation keeps for its backward beyond its inputs, each storage once; None without a backward."""
     output = program.computation.output
     if program.backward is None or not isinstance(output, tuple) or len(output) != 2:
         return None
     saved = [proxy for proxy in proxies(output[1]) if isinstance(proxy, TensorProxy)]
-    return sum(storage.nbytes for storage in {proxy.storage for proxy in saved})
+    given = {arg.storage for arg in program.computation.args if isinstance(arg, TensorProxy)}
+    return sum(storage.nbytes for storage in {proxy.storage for proxy in saved} - given)

@@ -39,7 +39,7 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.halves import Halves
 from tracemill.passes.autograd_split.rematerialisation import is_cheap
-from tracemill.passes.autograd_split.saving import bytes_saved, masks, saving
+from tracemill.passes.autograd_split.saving import masks, saving
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class MinimalSaving(ProgramPass):
         if program.backward is None:
             return program
         scaled = _scaled_masks(Halves.of(program))
-        made = saving(program, context, lambda bsym: bsym.output in scaled)
-        context.report["bytes"] = bytes_saved(made)
-        return made
+        return saving(program, context, lambda bsym: bsym.output in scaled)
 
 
 def _scaled_masks(halves: Halves) -> set[Proxy]:

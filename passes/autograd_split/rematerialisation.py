@@ -80,7 +80,7 @@ class Rematerialisation(ProgramPass):
         made = saving(program, context, is_cheap)
         if bytes_saved(made) >= before:
             made = program
-        context.report["bytes_before"], context.report["bytes"] = before, bytes_saved(made)
+        context.report |= {"bytes before": before, "bytes after": bytes_saved(made)}
         return made
 
 

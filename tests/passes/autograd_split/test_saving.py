@@ -56,7 +56,9 @@ def test_the_report_says_how_many_bytes() -> None:
     jitted = tm.jit(lambda x, w: (x @ w).sin().exp().sin())
     jitted(leaf(3, 3), leaf(3, 3))
     facts = {entry.name: entry.facts for entry in tm.last_report(jitted)}
-    assert facts["rematerialisation"] == {"bytes_before": 72, "bytes": 36}
+    assert facts["rematerialisation"] == {"bytes before": 72, "bytes after": 36}
+    sizes = [entry.saved_bytes for entry in tm.last_report(jitted) if entry.saved_bytes is not None]
+    assert (sizes[0], sizes[-1]) == (72, 36)
 
 
 def test_long_programs_are_left_as_they_are() -> None:
