@@ -6,7 +6,7 @@ An operator that has become right fails its test until it is taken out.
 
 from __future__ import annotations
 
-REFUSED: dict[str, str] = {"resize_": "resizes an input's memory"}
+REFUSED: dict[str, str] = dict.fromkeys(["resize_", "resize_as_"], "resizes an input's memory")
 
 REFUSED_BACKWARD: dict[str, str] = {}
 """Those that it refuses when gradients are wanted."""
