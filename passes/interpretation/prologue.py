@@ -16,17 +16,20 @@ from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation.symbols import Symbols
 
 
-def ambient_checks(*, attention: bool) -> list[BoundSymbol]:
+def ambient_checks(*, attention: bool, tensors: bool) -> list[BoundSymbol]:
     """Checks of PyTorch's settings, which decide what calls do.
 
-    attention: whether the settings that choose a kernel for attention count.
+    attention: whether the settings that choose a kernel for attention count. tensors: whether there are tensors, whose
+    check sees that inference mode and autocast are off: both change the dispatch keys that it compares.
     """
     now = Ambient.now()
-    lines = [
-        check("grad mode", "{}() is {}", torch.is_grad_enabled, now.grad),
-        check("inference mode", "{}() is {}", torch.is_inference_mode_enabled, now.inference),
-        check("autocast", "{}() is {}", internals.any_autocast_enabled, bool(now.autocast)),
-    ]
+    lines = [check("grad mode", "{}() is {}", torch.is_grad_enabled, now.grad)]
+    if now.inference or not tensors:
+        get = torch.is_inference_mode_enabled
+        lines.append(check("inference mode", "{}() is {}", get, now.inference))
+    if now.autocast or not tensors:
+        get = internals.any_autocast_enabled
+        lines.append(check("autocast", "{}() is {}", get, bool(now.autocast)))
     if now.autocast:
         condition = "{}() == {}"
         lines.append(check("autocast's dtypes", condition, autocast_dtypes, now.autocast))
@@ -58,7 +61,9 @@ def build_prologue(
     symbols: the sizes that differ from call to call, with what they must meet.
     """
     if checked:
-        lines = [*ambient_checks(attention=attention), *lines, *_tensor_checks(tensors, symbols)]
+        strided = any(tensor.layout == torch.strided for _, tensor in tensors)
+        ambient = ambient_checks(attention=attention, tensors=strided)
+        lines = [*ambient, *lines, *_tensor_checks(tensors, symbols)]
     if symbols is not None:
         lines = [*lines, *symbols.lines, *symbols.guards()]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
