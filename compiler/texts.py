@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -26,5 +27,11 @@ def _printer(trace: Trace, asked: Any) -> Printer:
     return printer_for(trace.printer if asked is None else asked)
 
 
+def html_of(trace: Trace) -> str:
+    """The trace's text for a notebook, its indentation kept."""
+    return f"<pre>{html.escape(text_of(trace))}</pre>"
+
+
 services.text_of = text_of
+services.html_of = html_of
 services.callable_of = callable_of

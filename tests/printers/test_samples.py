@@ -156,3 +156,9 @@ def test_text_is_deterministic() -> None:
     assert [add_trace().text(name) for name in ("default", "verbose")] == [
         add_trace().text(name) for name in ("default", "verbose")
     ]
+
+
+def test_a_notebook_shows_the_text() -> None:
+    shown = add_trace()._repr_html_()
+    assert shown.startswith("<pre>")
+    assert "x: &quot;cpu f32[3]&quot;" in shown
