@@ -21,7 +21,7 @@ from tracemill.compiler.readable import readable
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.values import leaves, map_leaves
-from tracemill.passes.interpretation.own_derivatives import HIDDEN, own_symbol
+from tracemill.passes.interpretation.own_derivatives import ARRANGE, COPY, HIDDEN, own_symbol
 
 _FILLS = (torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default)
 LARGEST_CONSTANT = 4096
@@ -165,7 +165,7 @@ class Memory:
             if tuple(fake.stride()) != want.stride and fake.numel() > 1:
                 first = base.first
                 self._replace(base.tensor, torch.ops.aten.copy.default(first, fake))
-        self.flush(grad=self.grad)
+        self.flush(grad=self.grad, copy=ARRANGE)
 
     def put(self, proxy: TensorProxy, value: TensorProxy) -> None:
         """Makes `value` what a tensor holds now."""
@@ -265,8 +265,8 @@ class Memory:
 
     # Lines
 
-    def flush(self, *, grad: bool) -> None:
-        """Makes lines of the operations that were logged."""
+    def flush(self, *, grad: bool, copy: Symbol | None = None) -> None:
+        """Makes lines of the operations that were logged; `copy` is the symbol of those that copy."""
         operations, self._log.operations = self._log.operations, []
         for op, args, kwargs, output in operations:
             if op is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._proxies:
@@ -281,7 +281,8 @@ class Memory:
             given = map_leaves(self._proxy_of, (args, kwargs))
             with unobserved(), torch.no_grad(), ORACLE.fake_mode:
                 fn = readable(op, args, kwargs)
-            made = self.emit(fn, *given, grad=grad, sym=own_symbol(op) if grad else None)
+            sym = own_symbol(op) if grad else None
+            made = self.emit(fn, *given, grad=grad, sym=copy if copy and sym is COPY else sym)
             for fake, proxy in zip(leaves(output), leaves(made), strict=True):
                 if isinstance(fake, torch.Tensor):
                     self._bind(fake, proxy)

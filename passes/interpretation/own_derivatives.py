@@ -33,27 +33,32 @@ HIDDEN = Hidden()
 class Copy(Symbol):
     """`torch.ops.aten.copy.default(t0, t1)`: the values of t1 in the shape, strides and dtype of t0.
 
-    PyTorch knows its derivative only as `copy_`.
+    PyTorch knows its derivative only as `copy_`. written: whether it stands for `t0.copy_(t1)`, after which t0 has a
+    gradient of zeros; else t0 only says what shape and strides to take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, written: bool) -> None:
+        self.written = written
         super().__init__(
             "torch.ops.aten.copy.default", impl=torch.ops.aten.copy.default, vjp=self._vjp
         )
 
-    @staticmethod
-    def _vjp(cotangents: Sequence[Any], output: Any, into: Any, value: Any) -> tuple[Any, Any]:
-        if not value.requires_grad:
-            return None, None
+    def _vjp(
+        self, cotangents: Sequence[Any], output: Any, into: Any, value: Any
+    ) -> tuple[Any, Any]:
         gradient = cotangents[0]
+        none = torch.zeros_like(gradient) if self.written and into.requires_grad else None
+        if not value.requires_grad:
+            return none, None
         if (gradient.dtype, gradient.device) != (value.dtype, value.device):
             gradient = gradient.to(value.device, value.dtype)
         if gradient.shape != value.shape:
             gradient = gradient.sum_to_size(value.shape)
-        return None, gradient
+        return none, gradient
 
 
-COPY = Copy()
+COPY = Copy(written=True)
+ARRANGE = Copy(written=False)
 
 _ATEN: Any = torch.ops.aten
 _DRAWS = (

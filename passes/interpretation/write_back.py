@@ -94,6 +94,7 @@ def finished(program: Program, memory: Memory, views: RealViews) -> Program:
         if not isinstance(value, TensorProxy) or value not in memory:
             return memory.renamed.get(value, value) if isinstance(value, Proxy) else value
         if memory.base(value).inputs:
+            _refuse_followed_view(value, memory, program)
             return views.of(value)
         memory.arrange(value)
         return memory.value(value)
@@ -111,6 +112,17 @@ def finished(program: Program, memory: Memory, views: RealViews) -> Program:
     made = computation.replace(bound_symbols=memory.lines, output=(result, tuple(arguments)))
     epilogue = Trace("epilogue", arguments, lines, None, no_grad=True)
     return program.replace(computation=made, epilogue=epilogue)
+
+
+def _refuse_followed_view(value: TensorProxy, memory: Memory, program: Program) -> None:
+    """Autograd forbids a view that a custom function made once its base was written to."""
+    base = memory.base(value)
+    changed = memory.plain_value(base) is not memory.first_value(base)
+    if memory.grad and value.requires_grad and changed and value not in program.computation.args:
+        raise MutationError(
+            f"the program returns a view of {base.inputs[0].name}, an input that autograd follows and that it writes to; "
+            "return a clone of it"
+        )
 
 
 def _write_back(program: Program, memory: Memory) -> tuple[list[BoundSymbol], list[Proxy]]:
