@@ -225,7 +225,7 @@ def compare(name: str, got: Outcome, want: Outcome) -> None:
 
 
 def _contiguous(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    return [None if grad is None else grad.contiguous() for grad in grads]
+    return [None if grad is None else torch.empty(grad.shape).copy_(grad) for grad in grads]
 
 
 def _compare_tree(got: Any, want: Any, where: str, tolerance: float | None) -> None:
