@@ -40,6 +40,9 @@ from torch._C._dynamo.guards import dict_version
 # Numbers of active function modes: a program traced under one runs under one.
 from torch._C import _len_torch_function_stack as function_mode_depth
 
+# Whether deterministic algorithms are asked for: the C function under torch.get_deterministic_debug_mode.
+from torch._C import _get_deterministic_algorithms as deterministic_algorithms
+
 # True under any autocast, whatever the device.
 from torch._C import _is_any_autocast_enabled as any_autocast_enabled
 
@@ -172,6 +175,7 @@ __all__ = [
     "TorchDispatchMode",
     "any_autocast_enabled",
     "cond_operator",
+    "deterministic_algorithms",
     "device_constructors",
     "dict_version",
     "disable_functionalization",

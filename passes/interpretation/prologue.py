@@ -36,7 +36,10 @@ def ambient_checks(*, attention: bool, tensors: bool) -> list[BoundSymbol]:
         cache = torch.is_autocast_cache_enabled
         lines.append(check("autocast's cache", "{}() is {}", cache, cache()))
     for setting, value in zip(SETTINGS, now.settings, strict=True):
-        if setting.checked or (attention and setting.attention):
+        if setting.get is torch.get_deterministic_debug_mode and value == 0:
+            get = internals.deterministic_algorithms  # the mode is 0 exactly when they are off
+            lines.append(check(setting.name, "{}() is {}", get, False))
+        elif setting.checked or (attention and setting.attention):
             lines.append(check(setting.name, "{}() == {}", setting.get, value))
     depth = internals.function_mode_depth()
     lines.append(check("function modes", "{}() == {}", internals.function_mode_depth, depth))
