@@ -12,7 +12,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy, contiguous_stride
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 
@@ -131,9 +131,8 @@ def _function(
     forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
 ) -> type[internals.SingleLevelFunction]:
     take, constant, others_of = shape.take, shape.constant, shape.other_inputs
-    whole, metas, picked = backwards.whole, backwards.cotangents, shape.differentiable
-    strides = tuple(meta.stride for meta in metas)
-    layouts = tuple(torch.strided if meta.layout == torch.strided else None for meta in metas)
+    whole, picked = backwards.whole, shape.differentiable
+    arrangers = tuple(map(_arranger, backwards.cotangents))
     all_differentiable = len(picked) == len(shape.outs)
 
     class Compiled(internals.SingleLevelFunction):
@@ -157,24 +156,17 @@ def _function(
             given = cotangents if all_differentiable else [cotangents[i] for i in picked]
             if torch.is_grad_enabled():
                 return _again(ctx, given, backwards.again(), shape)
-            saved: Any = None
-            run = whole
-            if any(cotangent is None for cotangent in given):
-                defined = tuple(cotangent is not None for cotangent in given)
-                if not any(defined):
-                    return (None,) * len(ctx.needs_input_grad)
-                run = backwards.some(defined)
-                saved = _shared(ctx, defined)
             arranged = [
-                cotangent
-                if cotangent.layout is layout and cotangent.stride() == stride
-                else arranged_as(meta, cotangent)
-                for cotangent, layout, stride, meta in zip(
-                    given, layouts, strides, metas, strict=True
-                )
+                arrange(cotangent)
+                for arrange, cotangent in zip(arrangers, given, strict=True)
                 if cotangent is not None
             ]
-            return run((_taken(ctx) if saved is None else saved, ctx.others), arranged)
+            if len(arranged) == len(given):
+                return whole((_taken(ctx), ctx.others), arranged)
+            if not arranged:
+                return (None,) * len(ctx.needs_input_grad)
+            defined = tuple(cotangent is not None for cotangent in given)
+            return backwards.some(defined)((_shared(ctx, defined), ctx.others), arranged)
 
     return Compiled
 
@@ -218,16 +210,27 @@ def _taken(ctx: Any) -> tuple[Any, ...]:
     return saved
 
 
-def arranged_as(meta: TensorMeta, cotangent: torch.Tensor) -> torch.Tensor:
-    """A cotangent with the strides that the backward was recorded for."""
+def _arranger(meta: TensorMeta) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that brings a cotangent to the layout that the backward was recorded for."""
     if meta.layout != torch.strided:
-        return cotangent
-    if cotangent.layout != torch.strided:
-        cotangent = cotangent.to_dense()
-    arranged = torch.empty_strided(
-        meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
-    )
-    return arranged.copy_(cotangent)
+        return lambda cotangent: cotangent
+    contiguous = meta.stride == contiguous_stride(meta.shape)
+
+    def arranged(cotangent: torch.Tensor) -> torch.Tensor:
+        if cotangent.layout is not torch.strided:
+            cotangent = cotangent.to_dense()
+        if meta.dtype.is_complex:
+            cotangent = cotangent.resolve_conj()
+        if contiguous:
+            return cotangent.contiguous()
+        if cotangent.stride() == meta.stride:
+            return cotangent
+        made = torch.empty_strided(
+            meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
+        )
+        return made.copy_(cotangent)
+
+    return arranged
 
 
 def _again(ctx: Any, cotangents: Sequence[Any], program: Callable[..., Any], shape: _Shape) -> Any:
