@@ -172,7 +172,8 @@ def test_gradients_through_writes(chosen: list[Step], returned: list[int]) -> No
         try:
             got = gradients_of(jitted, start)
         except UnsupportedError as error:
-            assert "returns a view of weight, an input that autograd follows" in str(error)
+            if "returns a view of weight, an input that autograd follows" not in str(error):
+                raise
             return
         for one, other in zip(want[0] + want[1], got[0] + got[1], strict=True):
             assert (one is None) == (other is None)

@@ -197,7 +197,11 @@ class Walk(TableWalk):
             if value is ABSENT:
                 absent.append(name)
             elif name not in changed:
-                steps = (f".{name}",) if namespace.module is not None else ((name,),)
+                steps: tuple[Any, ...] = ((name,),)
+                if (
+                    namespace.module is not None
+                ):  # pytest puts names into modules that are no identifiers
+                    steps = (f".{name}",) if name.isidentifier() else (".__dict__", (name,))
                 self._single(Place(value, place, steps, name), name, value)
         absent = [name for name in absent if name not in changed and name in namespace.loaded]
         if absent:
