@@ -19,7 +19,7 @@ from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorMeta,
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
-from tracemill.passes.interpretation import autocast, in_place, paths, queries
+from tracemill.passes.interpretation import autocast, in_place, overlapping_writes, paths, queries
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
 from tracemill.passes.interpretation.real import RealEnvironment
@@ -307,6 +307,7 @@ class Interpreter(TorchFunctionMode):
     ) -> Any:
         """Records a call that PyTorch answered; its output, on proxies."""
         if answer.mutated:
+            overlapping_writes.raise_as_eager(fn, args, kwargs, tensors)
             written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
             if written is not None:
                 return written[0]
