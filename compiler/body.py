@@ -19,11 +19,11 @@ from tracemill.compiler.oracle import (
     NewTensor,
     Ref,
     SameTensor,
-    map_refs,
     written_arguments,
 )
 from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.readable import readable
+from tracemill.compiler.values import map_leaves
 
 _WRAPPERS = (
     torch.ops.aten.detach.default,
@@ -169,14 +169,14 @@ class Body:
         if fn in _WRAPPERS and output.index not in kept:
             self._renamed[output.index] = self.resolve(args[0])
             return None
-        args, kwargs = map_refs(self._resolved, args), map_refs(self._resolved, kwargs)
+        args, kwargs = map_leaves(self._resolved, args), map_leaves(self._resolved, kwargs)
         operation = BodyOperation(fn, args, kwargs, output)
         if fn._schema.is_mutable:
             functional = self._functional(operation)
             if functional is None and torch.Tag.inplace_view in fn.tags:
                 raise NotCapturedError(f"{fn} changes a tensor's shape")
             operation = functional or BodyOperation(
-                fn, args, kwargs, map_refs(self._resolved, output)
+                fn, args, kwargs, map_leaves(self._resolved, output)
             )
         return self._step(operation)
 
@@ -200,7 +200,7 @@ class Body:
         if functional is None or functional._schema.is_mutable or self._is_shared(target):
             return None
         given = _completed(operation, functional)
-        args, kwargs = map_refs(self._fake, (given, operation.kwargs))
+        args, kwargs = map_leaves(self._fake, (given, operation.kwargs))
         try:
             made = functional(*args, **kwargs)
         except Exception:  # the functional form takes other arguments
@@ -226,7 +226,7 @@ class Body:
 
     def _step(self, operation: BodyOperation) -> Step:
         fn, args, kwargs, output = operation
-        fakes = map_refs(self._fake, (args, kwargs))
+        fakes = map_leaves(self._fake, (args, kwargs))
         shown = readable(fn, *fakes)
         inputs = tuple(dict.fromkeys(refs_in((args, kwargs))))
         step = Step(shown, args, kwargs, output, fn, self._answer(operation, inputs, shown), inputs)
@@ -254,15 +254,15 @@ class Body:
             return NewTensor(self.meta(leaf), index, storage, offset)
 
         made: dict[Ref, int] = {}
-        specs = map_refs(spec, output)
+        specs = map_leaves(spec, output)
 
         def local(leaf: Any) -> Any:
             if type(leaf) is not Ref:
                 return leaf
             return Ref(positions[leaf] if leaf in positions else len(inputs) + made[leaf])
 
-        body = () if shown is fn else (BodyOperation(*map_refs(local, tuple(operation))),)
-        fakes = map_refs(self._fake, (args, kwargs))
+        body = () if shown is fn else (BodyOperation(*map_leaves(local, tuple(operation))),)
+        fakes = map_leaves(self._fake, (args, kwargs))
         written = {_storage_key(tensor) for tensor in written_arguments(fn, *fakes)}
         mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
         random = torch.Tag.nondeterministic_seeded in fn.tags
@@ -287,7 +287,7 @@ def refs_in(value: Any) -> tuple[Ref, ...]:
 
 def _flat(value: Any) -> list[Any]:
     found: list[Any] = []
-    map_refs(found.append, value)
+    map_leaves(found.append, value)
     return found
 
 

@@ -202,9 +202,9 @@ class Answer:
             fn, args, kwargs, output = operation
             yield BoundSymbol(
                 symbol(fn),
-                map_refs(leaf, args),
-                map_refs(leaf, kwargs),
-                map_refs(leaf, output),
+                map_leaves(leaf, args),
+                map_leaves(leaf, kwargs),
+                map_leaves(leaf, output),
                 source=bsym.source,
                 module_path=bsym.module_path,
                 subsymbols=(),
@@ -217,17 +217,6 @@ def is_pytorch(fn: Callable[..., Any]) -> bool:
     if path.startswith("torch.ops."):
         return path.split(".")[2] in ("aten", "prims")
     return path != ""
-
-
-def map_refs(fn: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `fn` applied to each leaf, a Ref being a leaf."""
-    if type(value) is Ref:
-        return fn(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)([map_refs(fn, item) for item in value])
-    if isinstance(value, dict):
-        return {key: map_refs(fn, item) for key, item in value.items()}
-    return fn(value)
 
 
 def is_generator(value: Any) -> bool:
@@ -591,7 +580,7 @@ def _without_wrapping(operations: Sequence[BodyOperation], output: Any) -> list[
             read.add(leaf.index)
 
     for operation in operations:
-        map_refs(note, (operation.args, operation.kwargs))
+        map_leaves(note, (operation.args, operation.kwargs))
     detach = torch.ops.aten.detach.default
     return [item for item in operations if item.fn is not detach or item.output.index in read]
 

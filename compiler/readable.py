@@ -13,7 +13,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import torch_names
-from tracemill.compiler.oracle import BodyLog, map_refs
+from tracemill.compiler.oracle import BodyLog
 from tracemill.compiler.values import leaves, map_leaves
 
 _HOLDERS = (torch, torch.Tensor, internals.nn_functions)
@@ -81,5 +81,5 @@ def _ref(log: BodyLog, leaf: Any) -> Any:
 def _told_apart(value: Any) -> list[Any]:
     """The leaves with their types: 1 is not True."""
     found: list[Any] = []
-    map_refs(lambda leaf: found.append((type(leaf), leaf)), value)
+    map_leaves(lambda leaf: found.append((type(leaf), leaf)), value)
     return found

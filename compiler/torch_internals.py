@@ -19,9 +19,6 @@ from torch._subclasses.fake_tensor import (
 # Sees every ATen operation, below autograd and autocast.
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Makes the dispatcher consult Python registrations, which gives composite operators their schema-true bodies.
-from torch._dispatch.python import enable_python_dispatcher
-
 # Switches off every active TorchDispatchMode for a block, a user's own included.
 from torch.utils._python_dispatch import _disable_current_modes as no_user_modes
 
@@ -120,7 +117,7 @@ from torch.utils._dtype_abbrs import dtype_abbrs
 
 # Symbolic sizes: the environment that makes them and collects guards, how a tensor's sizes are made symbolic, and where
 # a size comes from.
-from torch._dynamo.source import LocalSource, TensorProperty, TensorPropertySource
+from torch._dynamo.source import LocalSource, TensorProperty
 from torch._guards import SLoc
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -171,7 +168,6 @@ __all__ = [
     "StatelessSymbolicContext",
     "TensorGuards",
     "TensorProperty",
-    "TensorPropertySource",
     "TorchDispatchMode",
     "any_autocast_enabled",
     "cond_operator",
@@ -182,7 +178,6 @@ __all__ = [
     "dispatch_mode_depth",
     "dtype_abbrs",
     "enable_functionalization",
-    "enable_python_dispatcher",
     "from_functional",
     "function_mode_depth",
     "function_mode_stack",

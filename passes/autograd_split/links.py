@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from tracemill.compiler.body import NotCapturedError, Step
 from tracemill.compiler.derivative import DERIVATIVES, Backward, Cotangents, Derivative
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.oracle import Ref, map_refs, tensor_arguments
+from tracemill.compiler.oracle import Ref, tensor_arguments
 from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.values import map_leaves
 
 UNNAMED = ""
 """The name of values until all of a program's are known, so that they can be numbered in order."""
@@ -142,9 +143,9 @@ class OracleLink:
 
         return BoundSymbol(
             symbol(step.fn),
-            map_refs(made, step.args),
-            map_refs(made, step.kwargs),
-            map_refs(made, step.output),
+            map_leaves(made, step.args),
+            map_leaves(made, step.kwargs),
+            map_leaves(made, step.output),
             source=self.bsym.source,
             module_path=self.bsym.module_path,
             answer=step.answer,

@@ -30,7 +30,6 @@ from tracemill.compiler.oracle import (
     Ref,
     SameTensor,
     is_generator,
-    map_refs,
 )
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import without_autocast
@@ -181,7 +180,7 @@ def _operations(
         return values[leaf.index] if type(leaf) is Ref else leaf
 
     for fn, inner_args, inner_kwargs, output in answer.body:
-        given, named = map_refs(value, inner_args), map_refs(value, inner_kwargs)
+        given, named = map_leaves(value, inner_args), map_leaves(value, inner_kwargs)
         if fn is _CAST and named.keys() == {"dtype"} and isinstance(given[0], TensorProxy):
             made: Any = _cast(recording, given[0], named)
         else:
@@ -201,5 +200,5 @@ def _operations(
 def leaves_of_refs(value: Any) -> list[Any]:
     """The leaves of an operation's output, a Ref being a leaf."""
     found: list[Any] = []
-    map_refs(found.append, value)
+    map_leaves(found.append, value)
     return found

@@ -12,9 +12,7 @@ import dis
 import itertools
 import operator
 import sys
-import threading
 from collections import abc
-from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -23,6 +21,7 @@ import torch
 from tracemill.compiler import tree
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.passes.interpretation.location import is_library
+from tracemill.passes.interpretation.replacement import Replacement
 from tracemill.passes.interpretation.stand_in import interpretation
 
 _PLAIN: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -142,34 +141,8 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     *((torch.SymInt, name, _as_plain(name)) for name in _LACKING),
     *((kind, "__getattr__", _missing) for kind in _PLAIN),
 )
-_lock = threading.Lock()
-_active = 0
-_originals: list[tuple[Any, str, Any]] = []
-_INHERITED = object()
-
-
-@contextmanager
-def like_plain_numbers() -> abc.Generator[None]:
-    """In the block, symbolic numbers look like plain ones to the user's code in this thread."""
-    global _active
-    with _lock:
-        if _active == 0:
-            for owner, name, value in _REPLACED:
-                _originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, value)
-        _active += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _active -= 1
-            if _active == 0:
-                while _originals:
-                    owner, name, value = _originals.pop()
-                    if value is _INHERITED:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, value)
+LIKE_PLAIN_NUMBERS = Replacement(lambda: _REPLACED)
+"""The block in which symbolic numbers look like plain ones to the user's code in this thread."""
 
 
 def refuse_exact_types(codes: abc.Iterable[CodeType]) -> None:

@@ -27,6 +27,7 @@ from tracemill.passes.interpretation.randomness import (
     DefaultGenerator,
     make_generator,
 )
+from tracemill.passes.interpretation.replacement import Replacement
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -51,10 +52,6 @@ class _CompilingFlag:
     __ror__ = __or__
     __rand__ = __and__
     __hash__ = None  # type: ignore[assignment]
-
-
-_lock = threading.Lock()
-_active = 0
 
 
 def _standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,41 +117,17 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
 """What PyTorch's names are for as long as any thread interprets; in other threads they do what they always do."""
 
 _DEFAULT_GENERATOR = DefaultGenerator()
-_originals: list[tuple[Any, str, Any]] = []
-_INHERITED = object()
 
 
-def _put_back(owner: Any, name: str, value: Any) -> None:
-    if value is _INHERITED:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, value)
+def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
+    yield from _REPLACED
+    yield torch.random, "default_generator", _DEFAULT_GENERATOR
+    yield from functions.replaced()
+    yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
 
-@contextmanager
-def _compiling() -> abc.Generator[None]:
-    """PyTorch's flag says that it compiles, in this thread, and its functions on random states are stood in for."""
-    global _active
-    with _lock:
-        if _active == 0:
-            flag = _CompilingFlag(_compiler._is_compiling_flag)
-            for owner, name, value in (
-                *_REPLACED,
-                (torch.random, "default_generator", _DEFAULT_GENERATOR),
-                *functions.replaced(),
-                (_compiler, "_is_compiling_flag", flag),
-            ):
-                _originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, value)
-        _active += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _active -= 1
-            if _active == 0:
-                while _originals:
-                    _put_back(*_originals.pop())
+_COMPILING = Replacement(_replaced)
+"""PyTorch's flag says that it compiles, in this thread, and its functions on random states are stood in for."""
 
 
 @contextmanager
@@ -226,7 +199,7 @@ def interpreting(
         with ExitStack() as stack:
             stack.enter_context(_unchanged_random_state(generators))
             stack.enter_context(_unchanged_settings(interpreter.around))
-            stack.enter_context(_compiling())
+            stack.enter_context(_COMPILING)
             stack.enter_context(Bypass(interpreter))
             stack.enter_context(interpreter)
             yield

@@ -17,7 +17,7 @@ from tracemill.compiler.values import leaves, map_leaves, proxies
 from tracemill.passes.interpretation import queries
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.python_numbers import holds_symbolic, like_plain_numbers
+from tracemill.passes.interpretation.python_numbers import LIKE_PLAIN_NUMBERS, holds_symbolic
 from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.symbols import Symbols
 
@@ -46,7 +46,7 @@ class SymbolicInterpreter(Interpreter):
         return super().input(tensor)
 
     def surroundings(self) -> AbstractContextManager[Any]:
-        return like_plain_numbers()
+        return LIKE_PLAIN_NUMBERS
 
     def number(self, value: Any) -> Any:
         return self.symbols.number(value)

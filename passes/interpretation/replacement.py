@@ -1,0 +1,41 @@
+"""Attributes of modules and classes that are others while a program is interpreted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_INHERITED = object()
+
+
+class Replacement:
+    """Replaces attributes of the process for as long as any thread is inside the block.
+
+    attributes: what is replaced, as (owner, name, value), asked for when the first thread comes in. The values ask by
+    themselves which thread they serve. The last thread out puts back what was there.
+    """
+
+    def __init__(self, attributes: Callable[[], Iterable[tuple[Any, str, Any]]]) -> None:
+        self._attributes = attributes
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                for owner, name, value in self._attributes():
+                    self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+                    setattr(owner, name, value)
+            self._inside += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            while self._inside == 0 and self._originals:
+                owner, name, value = self._originals.pop()
+                if value is _INHERITED:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, value)
