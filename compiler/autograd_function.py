@@ -12,7 +12,8 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy, contiguous_stride
+from tracemill.compiler.meta import TensorMeta, contiguous_stride
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 

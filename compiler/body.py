@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracemill.compiler.errors import TracemillError
-from tracemill.compiler.oracle import (
+from tracemill.compiler.answer import (
     Answer,
-    BodyLog,
     BodyOperation,
     NewTensor,
     Ref,
     SameTensor,
-    written_arguments,
 )
-from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.body_log import BodyLog, written_arguments
+from tracemill.compiler.errors import TracemillError
+from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.readable import readable
 from tracemill.compiler.values import map_leaves
 

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 import torch
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
-from tracemill.compiler.oracle import (
-    STORAGE_READERS,
-    Ref,
-    is_pytorch,
-    stand_in_for,
-    unobserved,
-)
-from tracemill.compiler.proxy import TensorMeta, TensorProxy
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.models import stand_in_for
+from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import symbol
 from tracemill.compiler.values import leaves, map_leaves

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.prims import Check
-from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import TensorGuards
 

@@ -13,7 +13,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import torch_names
-from tracemill.compiler.oracle import BodyLog
+from tracemill.compiler.body_log import BodyLog
 from tracemill.compiler.values import leaves, map_leaves
 
 _HOLDERS = (torch, torch.Tensor, internals.nn_functions)

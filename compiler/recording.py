@@ -14,10 +14,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracemill.compiler import context, services
+from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.errors import DataDependentError
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
-from tracemill.compiler.proxy import Storage, TensorProxy
+from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.torch_internals import (
     DataDependentOutputException,

@@ -16,12 +16,12 @@ from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
+from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
 from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
-from tracemill.compiler.proxy import TensorMeta
 from tracemill.compiler.random_state import Generator
 from tracemill.compiler.runner import runner_of
 from tracemill.compiler.settings import is_somebody_elses, run_without_autocast

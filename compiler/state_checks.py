@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.torch_internals import dict_version
 
 _EQUAL = (int, bool, str, bytes, range, torch.Size, torch.device, slice)

@@ -14,7 +14,7 @@ from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.values import leaves, proxies, substitute
 
 if TYPE_CHECKING:
-    from tracemill.compiler.oracle import Answer
+    from tracemill.compiler.answer import Answer
 
 
 class LineWriter(Protocol):

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tracemill.compiler import prims
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.pass_base import Pass, PassContext
-from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace

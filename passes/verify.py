@@ -18,10 +18,12 @@ from typing import Any
 import torch
 
 from tracemill.compiler import prims
+from tracemill.compiler.answer import Answer
 from tracemill.compiler.errors import TraceError
+from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.names import RESERVED
-from tracemill.compiler.oracle import ORACLE, Answer
-from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.reporting import marked
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol

@@ -12,14 +12,13 @@ from typing import ClassVar
 import torch
 
 from tracemill.compiler import prims
-from tracemill.compiler.oracle import extent_of, is_dense
+from tracemill.compiler.meta import TensorMeta, contiguous_stride
+from tracemill.compiler.models import extent_of, is_dense
 from tracemill.compiler.proxy import (
     CollectionProxy,
     NumberProxy,
     Proxy,
-    TensorMeta,
     TensorProxy,
-    contiguous_stride,
 )
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tracemill.compiler.answer import NewTensor, tensor_arguments
 from tracemill.compiler.body import NotCapturedError
 from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, NewTensor, plain_like, tensor_arguments
-from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.oracle import ORACLE, plain_like
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
 from tracemill.passes.autograd_split.halves import distinct_tensors

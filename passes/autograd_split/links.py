@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from tracemill.compiler.answer import Ref, tensor_arguments
 from tracemill.compiler.body import NotCapturedError, Step
 from tracemill.compiler.derivative import DERIVATIVES, Backward, Cotangents, Derivative
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.oracle import Ref, tensor_arguments
-from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.values import map_leaves
 

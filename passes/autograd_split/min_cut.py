@@ -12,7 +12,7 @@ from typing import Any
 import networkx
 from networkx.algorithms.flow import boykov_kolmogorov
 
-from tracemill.compiler.oracle import NewTensor
+from tracemill.compiler.answer import NewTensor
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import leaves

@@ -24,8 +24,11 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.oracle import ORACLE, plain_like, stand_in_for, tensor_arguments, unobserved
-from tracemill.compiler.proxy import Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.answer import tensor_arguments
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.models import stand_in_for
+from tracemill.compiler.oracle import ORACLE, plain_like, unobserved
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.values import leaves, map_leaves, substitute
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.oracle import ORACLE, tensor_arguments
+from tracemill.compiler.answer import tensor_arguments
+from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import torch
 
 from tracemill.compiler import prims
+from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, tensor_arguments
+from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol

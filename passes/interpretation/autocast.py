@@ -21,9 +21,8 @@ from typing import Any, Protocol
 
 import torch
 
-from tracemill.compiler.oracle import (
+from tracemill.compiler.answer import (
     GENERATOR,
-    ORACLE,
     Answer,
     BodyOperation,
     NewTensor,
@@ -31,6 +30,7 @@ from tracemill.compiler.oracle import (
     SameTensor,
     is_generator,
 )
+from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.values import leaves, map_leaves, substitute

@@ -33,16 +33,12 @@ from typing import Any, ClassVar
 import torch
 
 from tracemill.compiler import prims
+from tracemill.compiler.answer import NewTensor, tensor_arguments
 from tracemill.compiler.errors import MutationError
-from tracemill.compiler.oracle import (
-    ORACLE,
-    STORAGE_READERS,
-    NewTensor,
-    is_pytorch,
-    tensor_arguments,
-)
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace

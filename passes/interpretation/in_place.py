@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from tracemill.compiler import prims
+from tracemill.compiler.answer import Answer
 from tracemill.compiler.errors import MutationError
-from tracemill.compiler.oracle import Answer
-from tracemill.compiler.proxy import Storage, TensorProxy
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.values import substitute
 

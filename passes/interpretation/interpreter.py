@@ -12,10 +12,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, Answer, NewTensor
-from tracemill.compiler.proxy import GeneratorProxy, Proxy, Storage, TensorMeta, TensorProxy
+from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.errors import MutationError
-from tracemill.compiler.oracle import ORACLE, Answer, NewTensor, stand_in_for, unobserved
-from tracemill.compiler.proxy import Storage, TensorMeta, TensorProxy
+from tracemill.compiler.meta import Storage, TensorMeta
+from tracemill.compiler.models import stand_in_for
+from tracemill.compiler.oracle import ORACLE, unobserved
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.readable import readable
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol

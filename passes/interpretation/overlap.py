@@ -11,7 +11,7 @@ import torch
 
 from tracemill.compiler.errors import MutationError
 from tracemill.compiler.guards import check
-from tracemill.compiler.oracle import extent_of, is_dense
+from tracemill.compiler.models import extent_of, is_dense
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.symbol import BoundSymbol

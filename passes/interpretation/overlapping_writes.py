@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.oracle import extent_of
-from tracemill.compiler.proxy import Proxy, Storage, TensorProxy
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.models import extent_of
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.random_state import kept_random_state
 from tracemill.compiler.values import substitute
 

@@ -25,8 +25,14 @@ from typing import Any
 import torch
 
 from tracemill.compiler import prims
+from tracemill.compiler.answer import (
+    Answer,
+    NewTensor,
+    Ref,
+    SameTensor,
+    tensor_arguments,
+)
 from tracemill.compiler.errors import DataDependentError
-from tracemill.compiler.oracle import Answer, NewTensor, Ref, SameTensor, tensor_arguments
 from tracemill.compiler.paths import WAY_ROUND
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import Ambient, symbol_under

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import torch
 
+from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.errors import LeakedValueError, UnsupportedError
-from tracemill.compiler.oracle import Answer, NewTensor
-from tracemill.compiler.proxy import GeneratorProxy, TensorMeta
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.proxy import GeneratorProxy
 from tracemill.compiler.random_state import Generator, random_state
 from tracemill.compiler.symbol import Symbol, symbol
 from tracemill.passes.interpretation.places import names_in

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.oracle import Answer, observe
-from tracemill.compiler.proxy import NumberProxy, Proxy, TensorMeta, TensorProxy
+from tracemill.compiler.answer import Answer
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.oracle import observe
+from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.random_state import Generator, random_state, set_random_state
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.symbol import BoundSymbol

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import NewTensor
 from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, NewTensor
-from tracemill.compiler.proxy import Storage, TensorProxy
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.values import leaves, map_leaves, proxies
 from tracemill.passes.interpretation import queries
 from tracemill.passes.interpretation.interpreter import Interpreter

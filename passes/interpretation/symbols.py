@@ -16,18 +16,19 @@ import torch
 
 from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import Answer, NewTensor, SameTensor
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.guards import check
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.models import non_leaf, stand_in_for
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import (
-    Answer,
-    NewTensor,
-    SameTensor,
-    non_leaf,
-    stand_in_for,
-    unobserved,
+from tracemill.compiler.oracle import unobserved
+from tracemill.compiler.proxy import (
+    IntegerProxy,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
 )
-from tracemill.compiler.proxy import IntegerProxy, NumberProxy, Proxy, TensorMeta, TensorProxy
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.answer import NewTensor, tensor_arguments
 from tracemill.compiler.errors import MutationError
-from tracemill.compiler.oracle import ORACLE, NewTensor, tensor_arguments
+from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from tracemill.compiler.body import NotCapturedError, Step
 from tracemill.compiler.derivative import DERIVATIVES, Backward, Derivative
-from tracemill.compiler.proxy import TensorMeta, TensorProxy
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import symbol
 
 

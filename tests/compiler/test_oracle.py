@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import tracemill as tm
-from tracemill.compiler.oracle import NewTensor, Oracle, SameTensor
-from tracemill.compiler.proxy import TensorMeta
+from tracemill.compiler.answer import NewTensor, SameTensor
+from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.oracle import Oracle
 
 
 def proxy(*shape: int, **settings: Any) -> tm.TensorProxy:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracemill as tm
-from tracemill.compiler.proxy import TensorMeta, contiguous_stride
+from tracemill.compiler.meta import TensorMeta, contiguous_stride
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3), (1, 4, 1)])

@@ -11,8 +11,9 @@ from torch import nn
 
 import tracemill as tm
 from tracemill.compiler.calling import CallForm
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.pass_base import Call, PassContext
-from tracemill.compiler.proxy import Storage, TensorProxy
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.trace import Program, Trace
 from tracemill.passes.interpretation import overlap
