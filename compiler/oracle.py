@@ -6,6 +6,7 @@ remembered under the call's key. What fakes cannot answer is asked with real zer
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict, abc
 from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +96,8 @@ class Oracle:
             return answer, key.tensors
         answer = self._answers.get(parts)
         if answer is None:
-            answer = self._work_out(fn, args, kwargs, key.tensors)
+            with unprofiled() if is_pytorch(fn) else nullcontext():
+                answer = self._work_out(fn, args, kwargs, key.tensors)
             answer.asked = parts[1:3]
             with self._lock:
                 self._answers[parts] = answer
@@ -147,6 +149,23 @@ def _run(
     with unobserved(), kept_random_state(given) if fake_mode is None else nullcontext():
         models = [stand_in_for(tensor, fake_mode) for tensor in tensors]
         return observe(fn, args, kwargs, tensors, models, fake_mode)[1]
+
+
+@contextmanager
+def unprofiled() -> abc.Generator[None]:
+    """No profile hook is called in the block: PyTorch's own code on fakes is nobody's program, and full of calls.
+
+    A profiler in C, such as cProfile's, stays: it could not be put back.
+    """
+    hook = sys.getprofile()
+    if hook is not None and not callable(hook):
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(hook)
 
 
 @contextmanager

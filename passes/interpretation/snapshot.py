@@ -39,12 +39,22 @@ from tracemill.passes.interpretation.views import (
 )
 from tracemill.passes.interpretation.watch import global_names, is_watched, mentioned
 
-ATOMS = (
+_ATOMS = (
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device,
     torch.Size, torch.layout, torch.memory_format, BuiltinFunctionType, enum.Enum, torch.Tensor, torch.Generator,
 )  # fmt: skip
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
 _LIMIT = 1_000_000
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_atomic(kind: type) -> bool:
+    return issubclass(kind, _ATOMS)
+
+
+def is_atom(value: Any) -> bool:
+    """Whether nothing of the user's is reached through a value; known by its class, as `isinstance` would be slow."""
+    return _is_atomic(type(value))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -124,7 +134,7 @@ class Snapshot:
         stack = list(values)
         while stack:
             value = stack.pop()
-            if isinstance(value, ATOMS) or id(value) in self.met or value is ABSENT:
+            if is_atom(value) or id(value) in self.met or value is ABSENT:
                 continue
             if len(self.met) >= _LIMIT:
                 return

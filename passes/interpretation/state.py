@@ -29,7 +29,7 @@ from tracemill.passes.interpretation.conditions import (
     StateCheck,
 )
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.snapshot import ATOMS, LINKS
+from tracemill.passes.interpretation.snapshot import LINKS, is_atom
 from tracemill.passes.interpretation.tables import (
     State,
     TableWalk,
@@ -104,7 +104,7 @@ class Walk(TableWalk):
         if isinstance(value, torch.Tensor):
             self.state.tensors.setdefault(id(value), []).append(place)
             return
-        if isinstance(value, ATOMS) or value is ABSENT:
+        if is_atom(value) or value is ABSENT:
             return
         if isinstance(value, Namespace):
             self._globals(place, value)

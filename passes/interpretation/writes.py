@@ -25,7 +25,7 @@ from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.snapshot import ATOMS, Snapshot
+from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.views import View
 
@@ -136,9 +136,9 @@ class Writer:
         if isinstance(value, torch.Tensor):
             return self.interpreter.lift(value).proxy
         known = self.places.get(id(value))
-        if known is not None and not isinstance(value, ATOMS):
+        if known is not None and not is_atom(value):
             return known
-        if isinstance(value, ATOMS) or id(value) in self.snapshot.met or isinstance(value, type):
+        if is_atom(value) or id(value) in self.snapshot.met or isinstance(value, type):
             return Named(value) if not _is_literal(value) else value
         if type(value) is tuple:
             return tuple(self.value(item, where) for item in value)
@@ -273,7 +273,7 @@ def refuse_shared(result: Any, stored: set[int]) -> None:
     stack, seen = [result], set[int]()
     while stack:
         value = stack.pop()
-        if isinstance(value, ATOMS) or id(value) in seen:
+        if is_atom(value) or id(value) in seen:
             continue
         seen.add(id(value))
         if id(value) in stored:
