@@ -11,10 +11,10 @@ from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
 from tracemill.passes.autograd_split.split import Split
-from tracemill.passes.claim import Claim
 from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
-from tracemill.passes.delete_last_used import DeleteLastUsed
+from tracemill.passes.executor_fusion.claim import Claim
+from tracemill.passes.executor_fusion.delete_last_used import DeleteLastUsed
 from tracemill.passes.interpretation.acquire import Acquire
 from tracemill.passes.interpretation.functionalise import Functionalise
 from tracemill.passes.proxy_renaming import ProxyRenaming

@@ -17,7 +17,7 @@ from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.meta import TensorMeta
-from tracemill.compiler.ordering import passes_for
+from tracemill.compiler.ordering import RegisteredPass, passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
 from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
@@ -66,8 +66,7 @@ class Options:
                 _one_of("stage", stage, (*STAGES, "*"))
         for stage in STAGES:
             self.printer_of(stage)
-        passes_for(self.passes, self.disable_passes)
-        self.resolved_executors()
+        self.resolved_passes()
 
     def printer_of(self, stage: str) -> Printer:
         """The printer of a stage's traces; raises OptionError for an unknown one."""
@@ -75,6 +74,15 @@ class Options:
         if isinstance(chosen, Mapping):
             chosen = chosen.get(stage, chosen.get("*", "default"))
         return printer_for(chosen)
+
+    def resolved_passes(self) -> list[RegisteredPass]:
+        """The passes in order, those of the executors included; raises what `passes_for` and unknown executors raise."""
+        own = [
+            item
+            for executor in self.resolved_executors()
+            for item in getattr(executor, "passes", ())
+        ]
+        return passes_for([*self.passes, *own], self.disable_passes)
 
     def resolved_executors(self) -> list[Any]:
         """The executors in order of preference, torch last; raises OptionError for an unknown one."""
@@ -234,7 +242,7 @@ class Specialisations:
             self.options.resolved_executors(),
             sharp_edges=self.options.sharp_edges,
         )
-        passes = passes_for(self.options.passes, self.options.disable_passes)
+        passes = self.options.resolved_passes()
         printer_of = self.options.printer_of
         program = run(passes, context, history, printer_of)
         prologue = program.prologue.callable()

@@ -80,6 +80,11 @@ class Symbol:
         self.meta = meta
         self.vjp = vjp
 
+    @property
+    def note(self) -> str:
+        """What `impl` is, for people, where that says more than its name."""
+        return ""
+
     @cached_property
     def path(self) -> str | None:
         """The expression over `torch` that evaluates to the operation, None when it must be bound by name."""
@@ -105,6 +110,22 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"<Symbol {self.name}>"
+
+
+class FusedSymbol(Symbol):
+    """A region as one operation; its lines, the bound symbol's subsymbols, are shown as comments below the call.
+
+    executor: the name of the executor that made it.
+    """
+
+    def __init__(self, name: str, executor: str, impl: Callable[..., Any]) -> None:
+        super().__init__(name, impl=impl)
+        self.executor = executor
+
+    @property
+    def note(self) -> str:
+        """The executor."""
+        return f"a region that executor {self.executor!r} runs as one"
 
 
 _torch_symbols: dict[Any, Symbol] = {}

@@ -83,7 +83,7 @@ class Writer:
         """The expression of the operation itself."""
         if bsym.sym.path is not None:
             return bsym.sym.path
-        return self.literals.bind(bsym.sym.impl, bsym.sym.name.replace(".", "_"))
+        return self.literals.bind(bsym.sym.impl, bsym.sym.name.replace(".", "_"), bsym.sym.note)
 
 
 def parenthesized(items: Sequence[str]) -> str:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from tracemill.compiler import prims
 from tracemill.compiler.proxy import Proxy
-from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
-from tracemill.printers.base import Printer, Writer, named
+from tracemill.printers.base import INDENT, Printer, Writer, named
 
 
 def typed(proxy: Proxy) -> str:
@@ -40,9 +40,21 @@ class DefaultPrinter(Printer):
             yield from map(typed, made)
         if _is_unpack(bsym) and not made:
             yield f"{bsym.args[0].name} (empty sequence)"
+        if isinstance(bsym.sym, FusedSymbol):
+            yield from body(bsym, writer)
 
     def on_bound(self, name: str, note: str) -> Iterable[str]:
         yield f"{name}: {note}"
+
+
+def body(bsym: BoundSymbol, writer: Writer) -> Iterable[str]:
+    """The lines of what a bound symbol consists of, as details below its own line, with their types."""
+    for inner in bsym.subsymbols:
+        for line in inner.sym.lines(inner, writer):
+            types = ", ".join(map(typed, inner.outputs))
+            *rest, last = line.splitlines()
+            yield from (f"{INDENT}{part}" for part in rest)
+            yield f"{INDENT}{last}  # {types}" if types else f"{INDENT}{last}"
 
 
 def _is_unpack(bsym: BoundSymbol) -> bool:

@@ -114,21 +114,21 @@ class Literals:
                 return name
         return self.bind(value)
 
-    def bind(self, value: Any, name: str | None = None) -> str:
-        """The name that the text uses for an object that it cannot write."""
+    def bind(self, value: Any, name: str | None = None, note: str = "") -> str:
+        """The name that the text uses for an object that it cannot write; `note` says what it is."""
         known = self._by_identity.get(id(value))
         if known is not None:
             return known
         wanted = name or getattr(value, "__name__", None) or type(value).__name__.lower()
         made = self._names.claim(wanted.split(".")[-1])
-        self.define(made, value)
+        self.define(made, value, note)
         return made
 
-    def define(self, name: str, value: Any) -> None:
+    def define(self, name: str, value: Any, note: str = "") -> None:
         """Binds `name`, known to be free, to an object."""
         self._by_identity[id(value)] = name
         self.bound[name] = value
-        self.notes[name] = describe(value)
+        self.notes[name] = note or describe(value)
 
 
 def string(value: str) -> str:

@@ -5,7 +5,7 @@ What an executor fused or replaced stands here as the operations that it does, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -38,12 +38,20 @@ class ScriptPrinter(DefaultPrinter):
         return replace(code, source=code.source + "\n".join(_main(trace, code)) + "\n")
 
     def _lines(self, bsym: BoundSymbol, trace: Trace, writer: Writer) -> Iterator[str]:
-        if bsym.sym.impl is None or bsym.sym.path is not None or not bsym.subsymbols:
+        if not _is_opened(bsym):
             yield from super()._lines(bsym, trace, writer)
             return
         yield f"# {bsym.sym.name} does this:"
         for inner in bsym.subsymbols:
             yield from self._lines(inner, trace, writer)
+
+    def after(self, bsym: BoundSymbol, trace: Trace, writer: Writer) -> Iterable[str]:
+        return () if _is_opened(bsym) else super().after(bsym, trace, writer)
+
+
+def _is_opened(bsym: BoundSymbol) -> bool:
+    """Whether a line is an executor's own, in whose place the operations stand that it does."""
+    return bsym.sym.impl is not None and bsym.sym.path is None and bool(bsym.subsymbols)
 
 
 def _main(trace: Trace, code: Code) -> Iterator[str]:

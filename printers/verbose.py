@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.symbolic import SymbolicTensorProxy
 from tracemill.compiler.trace import Trace
 from tracemill.printers.base import Writer
-from tracemill.printers.default import DefaultPrinter, typed
+from tracemill.printers.default import DefaultPrinter, body
 
 
 class VerbosePrinter(DefaultPrinter):
@@ -29,12 +29,8 @@ class VerbosePrinter(DefaultPrinter):
         values = (*bsym.inputs, *bsym.outputs)
         if bsym.subsymbols and any(isinstance(value, SymbolicTensorProxy) for value in values):
             yield "  for the sizes of the call that was traced:"
-        for inner in bsym.subsymbols:
-            for line in inner.sym.lines(inner, writer):
-                types = ", ".join(map(typed, inner.outputs))
-                *rest, last = line.splitlines()
-                yield from (f"  {part}" for part in rest)
-                yield f"  {last}  # {types}" if types else f"  {last}"
+        if not isinstance(bsym.sym, FusedSymbol):
+            yield from body(bsym, writer)
 
 
 def _origin(bsym: BoundSymbol) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import substitute
 from tracemill.executors.base import OperatorExecutor
+from tracemill.executors.fusion import FusionExecutor, Region
 from tracemill.printers.base import Printer
 
 PLUGINS.register(builtin_plugins, "tracemill:core", "tracemill")
@@ -56,6 +57,7 @@ __all__ = [
     "CollectionProxy",
     "DataDependentError",
     "FloatProxy",
+    "FusionExecutor",
     "IntegerProxy",
     "LeakedValueError",
     "MutationError",
@@ -73,6 +75,7 @@ __all__ = [
     "Program",
     "ProgramPass",
     "Proxy",
+    "Region",
     "Report",
     "Symbol",
     "TensorProxy",
