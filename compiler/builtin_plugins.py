@@ -20,6 +20,7 @@ from tracemill.passes.interpretation.functionalise import Functionalise
 from tracemill.passes.proxy_renaming import ProxyRenaming
 from tracemill.printers.base import Printer
 from tracemill.printers.default import DefaultPrinter
+from tracemill.printers.html import HtmlPrinter
 from tracemill.printers.minimal import MinimalPrinter
 from tracemill.printers.script import ScriptPrinter
 from tracemill.printers.verbose import VerbosePrinter
@@ -45,7 +46,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
 @hookimpl
 def tracemill_printers() -> Iterable[Printer]:
     """One printer per file of `printers/`."""
-    return DefaultPrinter(), VerbosePrinter(), MinimalPrinter(), ScriptPrinter()
+    return DefaultPrinter(), VerbosePrinter(), MinimalPrinter(), ScriptPrinter(), HtmlPrinter()
 
 
 @hookimpl

@@ -6,12 +6,14 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tracemill.compiler.errors import PrinterError, UnsupportedError
 from tracemill.compiler.symbol import Symbol
 from tracemill.compiler.trace import Trace
 from tracemill.printers.base import Code, Printer
+
+T = TypeVar("T")
 
 _numbers = itertools.count()
 
@@ -53,9 +55,14 @@ def compile_trace(trace: Trace, printer: Printer) -> Callable[..., Any]:
 
 
 def code_of(trace: Trace, printer: Printer) -> Code:
-    """A trace's text by `printer`; raises PrinterError, naming the printer, when it fails."""
+    """A trace's program by `printer`; raises PrinterError, naming the printer, when it fails."""
+    return printed(trace, printer, printer.code)
+
+
+def printed(trace: Trace, printer: Printer, method: Callable[[Trace], T]) -> T:
+    """What a method of `printer` makes of a trace; raises PrinterError, naming the printer, when it fails."""
     try:
-        return printer.code(trace)
+        return method(trace)
     except Exception as error:
         kind = type(printer)
         raise PrinterError(

@@ -34,7 +34,7 @@ def text_for_error(trace: Trace) -> str:
 def whole_text(trace: Trace, printer: Any = None) -> str:
     """The trace's whole text by a printer, by the default one where that one fails; never raises."""
     try:
-        return trace.text(printer)
+        return str(trace) if printer is None else trace.text(printer)
     except Exception as error:
         note = f"# {error}".splitlines()[0]
     try:

@@ -17,6 +17,9 @@ def _missing(*_args: Any, **_kwargs: Any) -> NoReturn:
 text_of: Callable[..., str] = _missing
 """`text_of(trace, printer)`: the trace's text by a printer (a name, an object or None)."""
 
+source_of: Callable[..., str] = _missing
+"""`source_of(trace)`: the program that the trace's own printer writes."""
+
 html_of: Callable[..., str] = _missing
 """`html_of(trace)`: the trace as HTML, for notebooks."""
 

@@ -157,6 +157,7 @@ class BoundSymbol:
     source, module_path: the user's line, and the path of the module whose forward was running.
     grad_enabled: whether autograd was recording when the program got here.
     region: the number of the checkpoint region that it is in, whose values are computed again; 0 for none.
+    differentiates: for a line of a backward, the forward line whose derivative it is part of; None elsewhere.
     """
 
     __slots__ = (
@@ -165,6 +166,7 @@ class BoundSymbol:
         "_outputs",
         "_subsymbols",
         "args",
+        "differentiates",
         "grad_enabled",
         "kwargs",
         "module_path",
@@ -187,6 +189,7 @@ class BoundSymbol:
         grad_enabled: bool = False,
         answer: Answer | None = None,
         region: int = 0,
+        differentiates: BoundSymbol | None = None,
     ) -> None:
         self.sym = sym
         self.args = tuple(args)
@@ -196,6 +199,7 @@ class BoundSymbol:
         self.module_path = module_path
         self.grad_enabled = grad_enabled
         self.region = region
+        self.differentiates = differentiates
         self._answer = answer
         self._inputs: tuple[Proxy, ...] | None = None
         self._outputs: tuple[Proxy, ...] | None = None
@@ -292,6 +296,7 @@ class BoundSymbol:
             grad_enabled=self.grad_enabled,
             answer=self._answer,
             region=self.region,
+            differentiates=self.differentiates,
         )
 
     def __repr__(self) -> str:

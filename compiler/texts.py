@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from typing import Any
 
 from tracemill.compiler import services
-from tracemill.compiler.codegen import code_of, compile_trace
+from tracemill.compiler.codegen import code_of, compile_trace, printed
 from tracemill.compiler.specialise import printer_for
 from tracemill.compiler.trace import Trace
 from tracemill.printers.base import Printer
+from tracemill.printers.html import HtmlPrinter
 
 
 def text_of(trace: Trace, printer: Any = None) -> str:
     """The trace's text by a printer's name or object, by the trace's own where none is given."""
-    return code_of(trace, _printer(trace, printer)).source
+    chosen = _printer(trace, printer)
+    return printed(trace, chosen, chosen.text)
+
+
+def source_of(trace: Trace) -> str:
+    """The program that the trace's own printer writes."""
+    return code_of(trace, _printer(trace, None)).source
 
 
 def callable_of(trace: Trace, printer: Any = None) -> Callable[..., Any]:
@@ -28,10 +34,12 @@ def _printer(trace: Trace, asked: Any) -> Printer:
 
 
 def html_of(trace: Trace) -> str:
-    """The trace's text for a notebook, its indentation kept."""
-    return f"<pre>{html.escape(text_of(trace))}</pre>"
+    """The trace for a notebook: the program that its own printer writes, by the printer `html`."""
+    own = _printer(trace, None)
+    return text_of(trace, own if isinstance(own, HtmlPrinter) else HtmlPrinter(own))
 
 
 services.text_of = text_of
+services.source_of = source_of
 services.html_of = html_of
 services.callable_of = callable_of

@@ -157,8 +157,9 @@ class Trace:
     # Text
 
     def text(self, printer: Any = None) -> str:
-        """The trace as Python, by a printer's name or object; None is the trace's own printer.
+        """What a printer, by its name or an object, shows of the trace; None is the trace's own printer.
 
+        That is the program, but for printers that show more than Python, such as "html"; `str(trace)` always is.
         Raises OptionError for an unknown printer, PrinterError, naming it, for one that fails.
         """
         return services.text_of(self, printer)
@@ -171,7 +172,7 @@ class Trace:
         return self.callable()(*args, **kwargs)
 
     def __str__(self) -> str:
-        return self.text()
+        return services.source_of(self)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {len(self.bound_symbols)} bound symbols, {self.stage or 'no stage'}>"

@@ -1,6 +1,7 @@
 """The walk that all printers share: a trace as one Python function.
 
-A printer's text always parses and computes the same; printers differ in comments. The base prints none.
+A printer's program always parses and computes the same; printers differ in comments, and in what they show of it. The
+base prints no comments.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ def one_per_line(
 class Printer:
     """Prints a trace as Python. Subclasses override the comments, each a list of lines without `#`.
 
+    `code` is the program that runs; `text` is what is shown, the program unless it is overridden.
+
     name: how the printer is asked for.
     """
 
@@ -141,7 +144,7 @@ class Printer:
     # The walk
 
     def code(self, trace: Trace) -> Code:
-        """The trace's text with what it needs to run."""
+        """The program, with what it needs to run."""
         writer = Writer(trace)
         body = [f"# {comment}" for comment in self.on_arguments(trace)]
         starts: list[int] = []
@@ -170,7 +173,7 @@ class Printer:
         return Code(source, writer.literals.bound, tuple(numbers[start] for start in starts))
 
     def text(self, trace: Trace) -> str:
-        """The trace's text."""
+        """What is shown of the trace: the program, unless a printer shows more than Python. What runs is `code`."""
         return self.code(trace).source
 
     def _lines(self, bsym: BoundSymbol, trace: Trace, writer: Writer) -> Iterator[str]:

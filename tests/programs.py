@@ -17,10 +17,9 @@ def last_traces(jitted: Callable[..., Any]) -> Iterator[tm.Trace]:
 
 
 def last_texts(jitted: Callable[..., Any]) -> list[str]:
-    """Every trace of the last call in the words of every printer."""
-    return [
-        trace.text(name) for trace in last_traces(jitted) for name in sorted(tm.printers.names())
-    ]
+    """Every trace of the last call as a program, in the words of every printer."""
+    printers = [tm.printers.get(name) for name in sorted(tm.printers.names())]
+    return [printer.code(trace).source for trace in last_traces(jitted) for printer in printers]
 
 
 def computation_inputs(jitted: Callable[..., Any], *args: Any, **kwargs: Any) -> Sequence[Any]:

@@ -200,6 +200,7 @@ def _sum(
             source=bsym.source,
             module_path=bsym.module_path,
             answer=answer,
+            differentiates=bsym,
         )
     )
     return total

@@ -88,7 +88,7 @@ class OracleLink:
         for ref, (_, cotangent) in zip(told.cotangents, pairs, strict=True):
             values[ref.index] = cotangent
         for step in (*views, *told.steps):
-            emit(self._bound(step, values))
+            emit(self._bound(step, values, self.bsym))
         return {
             self._tensors[position]: values[ref.index]
             for position, ref in told.gradients.items()
@@ -131,7 +131,9 @@ class OracleLink:
         self._opened = self._settled = True
         self._lines = [self._bound(step, self._values) for step in self._derivative.steps]
 
-    def _bound(self, step: Step, values: dict[int, TensorProxy]) -> BoundSymbol:
+    def _bound(
+        self, step: Step, values: dict[int, TensorProxy], differentiates: BoundSymbol | None = None
+    ) -> BoundSymbol:
         """A step on proxies; what it makes is added to `values`."""
 
         def made(leaf: Any) -> Any:
@@ -151,6 +153,7 @@ class OracleLink:
             module_path=self.bsym.module_path,
             answer=step.answer,
             region=self.bsym.region,
+            differentiates=differentiates,
         )
 
     def _made(self, ref: Ref) -> TensorProxy:

@@ -117,6 +117,7 @@ class OpaqueLink:
                 tuple(made.values()),
                 source=self.bsym.source,
                 module_path=self.bsym.module_path,
+                differentiates=self.bsym,
             )
         )
         return made

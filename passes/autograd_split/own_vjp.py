@@ -49,7 +49,7 @@ class OwnVjpLink:
                 if out not in known:
                     known.add(out)
                     out._name = UNNAMED
-            emit(bsym.from_bsym(source=self.bsym.source, module_path=self.bsym.module_path))
+            emit(self._placed(bsym))
         sums: dict[TensorProxy, TensorProxy] = {}
         for tensor, gradient in zip(self._tensors, made, strict=True):
             if gradient is not None and tensor in self.wanted:
@@ -78,8 +78,14 @@ class OwnVjpLink:
         with tracectx(scratch):
             total: Any = torch.add(one, other)  # type: ignore[call-overload]
         total._name = UNNAMED
-        emit(scratch.bound_symbols[0])
+        emit(self._placed(scratch.bound_symbols[0]))
         return total
+
+    def _placed(self, line: BoundSymbol) -> BoundSymbol:
+        """A line of the backward that knows where it comes from."""
+        return line.from_bsym(
+            source=self.bsym.source, module_path=self.bsym.module_path, differentiates=self.bsym
+        )
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
         if len(self.outputs) == 1:

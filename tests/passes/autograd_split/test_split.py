@@ -81,6 +81,12 @@ def test_each_backward_line_knows_the_line_that_it_differentiates() -> None:
     first = program.__code__.co_firstlineno
     lines = [b.source.line - first for b in backward.bound_symbols if b.source is not None]
     assert lines == [2, 1, 1]
+    differentiated = [b.differentiates for b in backward.bound_symbols if b.source is not None]
+    assert [b.sym.name for b in differentiated if b is not None] == [
+        "torch.Tensor.exp",
+        "torch.Tensor.sin",
+        "torch.Tensor.sin",
+    ]
 
 
 def test_the_printed_backward_runs_by_itself() -> None:
