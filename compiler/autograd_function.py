@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from tracemill.compiler.meta import TensorMeta, contiguous_stride
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
+
+_is_view = torch.Tensor._is_view
 
 
 @dataclass(eq=False)
@@ -72,6 +75,7 @@ class _Shape:
         positions: dict[Any, int] = {proxy: i for i, proxy in enumerate(computation.args)}
         found = [leaf for leaf in leaves(self.result) if isinstance(leaf, TensorProxy)]
         self.outs = tuple(dict.fromkeys(proxy for proxy in found if proxy not in positions))
+        self.alone = self._alone([*self.outs, *positions])
         self.is_one_tensor = isinstance(self.result, Proxy) and self.result in self.outs
         self.differentiable = tuple(i for i, out in enumerate(self.outs) if out.requires_grad)
         self.constant = tuple(i for i, out in enumerate(self.outs) if not out.requires_grad)
@@ -85,6 +89,11 @@ class _Shape:
         )
         self.objects = [p.name for p in positions if not isinstance(p, TensorProxy)]
         self._args = positions
+
+    def _alone(self, seen: Sequence[Any]) -> frozenset[int]:
+        """The new tensors that share no memory with another one that the caller has."""
+        count = Counter(proxy.storage for proxy in seen if isinstance(proxy, TensorProxy))
+        return frozenset(i for i, out in enumerate(self.outs) if count[out.storage] == 1)
 
     def take(self, result: Any) -> tuple[torch.Tensor, ...]:
         """The new tensors in what the computation returned, in order."""
@@ -131,7 +140,7 @@ def _filled(value: Any, leaf: Callable[[Any], Any]) -> Any:
 def _function(
     forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
 ) -> type[internals.SingleLevelFunction]:
-    take, constant, others_of = shape.take, shape.constant, shape.other_inputs
+    take, constant, others_of, alone = shape.take, shape.constant, shape.other_inputs, shape.alone
     whole, picked = backwards.whole, shape.differentiable
     arrangers = tuple(map(_arranger, backwards.cotangents))
     all_differentiable = len(picked) == len(shape.outs)
@@ -148,6 +157,8 @@ def _function(
             ctx.left = None
             ctx.set_materialize_grads(False)
             outs = take(result)
+            if any(map(_is_view, outs)):
+                outs = _without_views(outs, alone)
             if constant:
                 ctx.mark_non_differentiable(*[outs[i] for i in constant])
             return outs[0] if len(outs) == 1 else outs
@@ -170,6 +181,13 @@ def _function(
             return backwards.some(defined)((_shared(ctx, defined), ctx.others), arranged)
 
     return Compiled
+
+
+def _without_views(outs: Sequence[torch.Tensor], alone: frozenset[int]) -> tuple[torch.Tensor, ...]:
+    """Outputs that are views to nobody else (that of a `linear`) as plain tensors: autograd forbids writes to views."""
+    return tuple(
+        out.detach() if i in alone and out._is_view() else out for i, out in enumerate(outs)
+    )
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ from tracemill.compiler.pass_base import AnyPass
 from tracemill.compiler.plugins import hookimpl
 from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
+from tracemill.passes.autograd_split.output_views import OutputViews
 from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
 from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.cse import CommonSubexpressions
@@ -35,6 +36,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         ProxyRenaming(),
         DeadCodeElimination(),
         CommonSubexpressions(),
+        OutputViews(),
         Split(),
         MinimalSaving(),
         Rematerialisation(),

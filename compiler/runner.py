@@ -44,14 +44,18 @@ def _with_epilogue(
     epilogue: Trace,
     rebuild: Callable[[Sequence[Any]], Any] | None,
 ) -> Callable[..., Any]:
-    """The computation returns its result and the epilogue's arguments; nothing is written before it is done."""
-    write = epilogue.callable()
-    if not (epilogue.no_grad and _needs_no_grad(epilogue)):
-        write = getattr(write, "__wrapped__", write)
+    """The computation returns its result and the epilogue's arguments; nothing is written before it is done.
+
+    An epilogue that returns something takes views of what was computed: that is the program's result.
+    """
+    finish = epilogue.callable()
+    takes_views = epilogue.output is not None
 
     def run(*inputs: Any) -> Any:
         result, written = computation(*inputs)
-        write(*written)
+        finished = finish(*written)
+        if takes_views:
+            result = finished
         return result if rebuild is None else rebuild(result)
 
     return run

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 
 
@@ -34,3 +36,14 @@ def instance(cls: type, attributes: dict[str, Any]) -> Any:
 
 
 INSTANCE = Symbol("instance", impl=instance)
+
+
+class UnseenCopy(Symbol):
+    """`with torch.no_grad(): torch.Tensor.copy_(w, t0)`: what a tensor holds from here on, unseen by autograd."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        tensor, value = map(writer.value, bsym.args)
+        return ["with torch.no_grad():", f"  torch.Tensor.copy_({tensor}, {value})"]
+
+
+UNSEEN_COPY = UnseenCopy("unseen_copy", impl=torch.Tensor.copy_)

@@ -30,13 +30,20 @@ backward instead, so that `linear` stays one line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
+from tracemill.compiler.answer import NewTensor
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.names import Names
+from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.trace import Program
+from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.trace import Program, Trace
 from tracemill.passes.autograd_split.chain import Derivation, name_values
 from tracemill.passes.autograd_split.halves import Halves
 
@@ -52,16 +59,50 @@ class Split(ProgramPass):
         """The program with its backward."""
         if not torch.is_grad_enabled():
             return program
-        derivation = Derivation(program.computation)
+        names = context.names(*program.traces().values())
+        derivation, halves = _derived(program.computation, names)
         if not derivation.outputs:
             return program
-        names = context.names(program.prologue, program.computation)
-        chained = derivation.backward(derivation.outputs)
-        kept = derivation.kept = derivation.also_needed()
-        forward = derivation.forward()
-        name_values(forward, (), names)
-        name_values(chained.lines, chained.cotangents, names)
+        lost = _lost(program, halves)
+        if lost:
+            derivation, halves = _derived(_on_clones(program.computation, lost, names), names)
         context.derivation = derivation
-        computation = program.computation.replace(bound_symbols=forward)
-        halves = Halves(computation, chained.cotangents, chained.lines, chained.gradients, kept)
         return halves.program(program)
+
+
+def _derived(computation: Trace, names: Names) -> tuple[Derivation, Halves]:
+    derivation = Derivation(computation)
+    chained = derivation.backward(derivation.outputs)
+    kept = derivation.kept = derivation.also_needed()
+    forward = derivation.forward()
+    name_values(forward, (), names)
+    name_values(chained.lines, chained.cotangents, names)
+    computation = computation.replace(bound_symbols=forward)
+    return derivation, Halves(
+        computation, chained.cotangents, chained.lines, chained.gradients, kept
+    )
+
+
+def _lost(program: Program, halves: Halves) -> list[TensorProxy]:
+    """The inputs that the backward reads, and that the epilogue writes to while autograd looks on."""
+    lines = () if program.epilogue is None else program.epilogue.bound_symbols
+    written = [bsym.args[0] for bsym in lines if bsym.mutates and bsym.grad_enabled]
+    read = {proxy.storage for proxy in halves.saved if isinstance(proxy, TensorProxy)}
+    return [proxy for proxy in dict.fromkeys(written) if proxy.storage in read]
+
+
+def _on_clones(computation: Trace, inputs: Sequence[TensorProxy], names: Names) -> Trace:
+    """The computation on clones of some of its inputs, which its backward reads when they are not what they were."""
+    lines: list[BoundSymbol] = []
+    clones: dict[Proxy, Any] = {}
+    for proxy in inputs:
+        answer, tensors = ORACLE.ask(torch.clone, (proxy,), {})
+
+        def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+            name = names.fresh("t")
+            return TensorProxy(name, meta=spec.meta, storage=storage, storage_offset=offset)
+
+        clones[proxy] = answer.instantiate(tensors, make)
+        lines.append(BoundSymbol(symbol(torch.clone), (proxy,), {}, clones[proxy], answer=answer))
+    lines += [bsym.substitute(clones) for bsym in computation.bound_symbols]
+    return computation.replace(bound_symbols=lines)

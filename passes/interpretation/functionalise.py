@@ -283,8 +283,20 @@ class Replay:
             raise MutationError(
                 f"{bsym.sym.name} writes at once to what autograd sees and what it does not{memory.at()}"
             )
-        for base in hidden:
-            memory.hide(base, before[base])
+        for base in bases:
+            if base in hidden:
+                memory.hide(base, before[base])
+            elif grad and memory.plain_value(base).requires_grad:
+                self._follow(base)
+
+    def _follow(self, base: Base) -> None:
+        """Takes note that gradients flow through what an input is written."""
+        if len(base.inputs) > 1:
+            names = ", ".join(proxy.name for proxy in base.inputs)
+            raise MutationError(
+                f"{names} share memory, and autograd follows what is written to it{self._memory.at()}; clone one of them"
+            )
+        base.followed = True
 
     def _is_hidden(
         self, bsym: BoundSymbol, base: Base, before: TensorProxy, tensors: list[TensorProxy]

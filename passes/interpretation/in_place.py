@@ -126,16 +126,8 @@ def _refuse_for_input(recording: Recording, name: str, proxy: TensorProxy, after
             raise RuntimeError(
                 "a view of a leaf Variable that requires grad is being used in an in-place operation."
             )
-        raise MutationError(
-            f"{name} writes to an input that autograd follows{recording.at()}; return the new value instead"
-        )
-    if after is None:
+    if after is None or after.shape == proxy.meta.shape:
         return
-    if after.requires_grad != proxy.requires_grad:
-        raise MutationError(
-            f"{name} makes an input of the program require grad by what it writes to it{recording.at()}; "
-            "return the new value instead"
-        )
     raise MutationError(
         f"{name} changes the shape of an input of the program in place{recording.at()}; use the functional form"
     )

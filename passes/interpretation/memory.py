@@ -40,6 +40,7 @@ class Base:
     """One piece of memory: `proxy` is its first value (on fakes `first`), `tensor` holds its value now.
 
     inputs: the program's inputs that lie in it. start: where it begins in its storage, in elements.
+    followed: whether autograd saw a write to it, through which gradients flow.
     """
 
     proxy: TensorProxy
@@ -47,6 +48,7 @@ class Base:
     first: torch.Tensor
     inputs: tuple[TensorProxy, ...]
     start: int
+    followed: bool = False
 
 
 class _Log(internals.TorchDispatchMode):

@@ -13,6 +13,7 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves, map_leaves
+from tracemill.compiler.write import UNSEEN_COPY
 from tracemill.passes.interpretation.memory import Memory
 
 
@@ -95,7 +96,6 @@ def finished(program: Program, memory: Memory, views: RealViews) -> Program:
         if not isinstance(value, TensorProxy) or value not in memory:
             return memory.renamed.get(value, value) if isinstance(value, Proxy) else value
         if memory.base(value).inputs:
-            _refuse_followed_view(value, memory, program)
             return views.of(value)
         memory.arrange(value)
         return memory.value(value)
@@ -111,19 +111,8 @@ def finished(program: Program, memory: Memory, views: RealViews) -> Program:
         return program.replace(computation=made)
     arguments = list(dict.fromkeys(arguments))
     made = computation.replace(bound_symbols=memory.lines, output=(result, tuple(arguments)))
-    epilogue = Trace("epilogue", arguments, lines, None, no_grad=True)
+    epilogue = Trace("epilogue", arguments, lines, None, no_grad=False)
     return program.replace(computation=made, epilogue=epilogue)
-
-
-def _refuse_followed_view(value: TensorProxy, memory: Memory, program: Program) -> None:
-    """Autograd forbids a view that a custom function made once its base was written to."""
-    base = memory.base(value)
-    changed = memory.plain_value(base) is not memory.first_value(base)
-    if memory.grad and value.requires_grad and changed and value not in program.computation.args:
-        raise MutationError(
-            f"the program returns a view of {base.inputs[0].name}, an input that autograd follows and that it writes to; "
-            "return a clone of it"
-        )
 
 
 def _write_back(program: Program, memory: Memory) -> tuple[list[BoundSymbol], list[Proxy]]:
@@ -135,14 +124,16 @@ def _write_back(program: Program, memory: Memory) -> tuple[list[BoundSymbol], li
         if not base.inputs or memory.plain_value(base) is memory.first_value(base):
             continue
         for proxy in [base.proxy] if base.proxy in given else base.inputs:
-            value = memory.value(proxy)
+            followed = base.followed and torch.is_grad_enabled()
+            value = memory.plain_value(base) if followed else memory.value(proxy)
             if value is proxy:
                 continue
-            if value.requires_grad:
+            if value.requires_grad and not followed:
                 value = memory.emit(torch.Tensor.detach, (value,), {}, grad=False)
-            with torch.no_grad():
+            with torch.set_grad_enabled(followed):
                 answer, _ = ORACLE.ask(torch.Tensor.copy_, (proxy, value), {})
-            copy = BoundSymbol(symbol(torch.Tensor.copy_), (proxy, value), answer=answer)
-            lines.append(copy)
+            unseen = proxy.requires_grad and torch.is_grad_enabled() and not followed
+            copy = UNSEEN_COPY if unseen else symbol(torch.Tensor.copy_)
+            lines.append(BoundSymbol(copy, (proxy, value), answer=answer, grad_enabled=followed))
             arguments += [proxy, value]
     return lines, arguments

@@ -1,0 +1,107 @@
+"""Output views: where autograd records, views that the caller gets are taken by the epilogue, outside of the split.
+
+A view that an autograd.Function returns may not be written to, and its base does not know of it. Before:
+
+    def computation(x):
+      t0 = torch.Tensor.mul(x, 2)
+      t1 = torch.Tensor.t(t0)
+      return (t0, t1)
+
+After:
+
+    def computation(x):
+      t0 = torch.Tensor.mul(x, 2)
+      return (None, (t0,))
+
+    def epilogue(t0):
+      t1 = torch.Tensor.t(t0)
+      return (t0, t1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from tracemill.compiler.answer import NewTensor, tensor_arguments
+from tracemill.compiler.pass_base import PassContext, ProgramPass
+from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.values import leaves, proxies
+from tracemill.passes.dce import swept
+
+
+@dataclass(frozen=True)
+class OutputViews(ProgramPass):
+    """Takes the views that a program returns or stores in its epilogue, so that they are eager's own."""
+
+    name: ClassVar[str] = "output_views"
+    stage: ClassVar[str] = "autograd_split"
+    before: ClassVar[tuple[str, ...]] = ("split",)
+
+    def apply(self, program: Program, context: PassContext) -> Program:
+        """The program with its views in the epilogue; where autograd does not record it stays as it is."""
+        computation, epilogue = program.computation, program.epilogue
+        if not torch.is_grad_enabled() or not any(
+            getattr(proxy, "requires_grad", False) for proxy in computation.args
+        ):
+            return program
+        before = [] if epilogue is None else epilogue.bound_symbols
+        copies = [bsym for bsym in before if bsym.mutates]
+        writes = [bsym for bsym in before if not bsym.mutates]
+        result = computation.output if epilogue is None else computation.output[0]
+        seen = [*proxies(result), *(proxy for bsym in writes for proxy in bsym.inputs)]
+        views = _views(computation, seen)
+        if not views:
+            return program
+        made = Trace("epilogue", [], [*copies, *views, *writes], result, no_grad=False)
+        made = made.replace(args=_needed(made))
+        return program.replace(
+            computation=swept(computation.replace(output=(None, tuple(made.args)))), epilogue=made
+        )
+
+
+def _views(computation: Trace, seen: Iterable[Proxy]) -> list[BoundSymbol]:
+    """The lines that take what is seen as views, in order."""
+    made_by = {
+        out: bsym
+        for bsym in computation.bound_symbols
+        if _takes_views(bsym)
+        for out in bsym.outputs
+    }
+    found: set[int] = set()
+    wanted = list(seen)
+    while wanted:
+        bsym = made_by.get(wanted.pop())
+        if bsym is not None and id(bsym) not in found:
+            found.add(id(bsym))
+            wanted.extend(bsym.inputs)
+    return [bsym for bsym in computation.bound_symbols if id(bsym) in found]
+
+
+def _takes_views(bsym: BoundSymbol) -> bool:
+    """Whether a line gives views of its only tensor, seen by autograd, and does nothing else."""
+    answer = bsym.answer
+    if answer is None or not bsym.grad_enabled or bsym.sym.path is None or answer.random:
+        return False
+    tensors = tensor_arguments(bsym.args, bsym.kwargs)
+    specs = list(leaves(answer.output))
+    return (
+        len(tensors) == 1
+        and not answer.mutated
+        and bool(specs)
+        and all(isinstance(spec, NewTensor) and spec.storage == ("argument", 0) for spec in specs)
+    )
+
+
+def _needed(trace: Trace) -> list[Proxy]:
+    """What a trace reads and does not make, each once, in order."""
+    made = {out for bsym in trace.bound_symbols for out in bsym.outputs} - {
+        proxy for bsym in trace.bound_symbols for proxy in bsym.inputs if bsym.mutates
+    }
+    read = [*(proxy for bsym in trace.bound_symbols for proxy in bsym.inputs), *trace.outputs]
+    return list(dict.fromkeys(proxy for proxy in read if proxy not in made))
