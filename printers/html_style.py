@@ -40,6 +40,7 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace
 .tracemill tr.removed td:first-child{background:var(--tm-removed)}
 .tracemill tr.added td:last-child{background:var(--tm-added)}
 .tracemill tr.changed td{background:var(--tm-changed)}
+.tracemill .summary{color:var(--tm-comment);font-size:12px;padding:.3em .6em}
 .tracemill mark{background:var(--tm-lit);color:inherit;border-radius:2px}
 """
 

@@ -46,6 +46,7 @@ from tracemill.compiler.values import substitute
 from tracemill.executors.base import OperatorExecutor
 from tracemill.executors.fusion import FusionExecutor, Region
 from tracemill.printers.base import Printer
+from tracemill.printers.difference import Difference, diff
 
 PLUGINS.register(builtin_plugins, "tracemill:core", "tracemill")
 
@@ -56,6 +57,7 @@ __all__ = [
     "CacheInfo",
     "CollectionProxy",
     "DataDependentError",
+    "Difference",
     "FloatProxy",
     "FusionExecutor",
     "IntegerProxy",
@@ -84,6 +86,7 @@ __all__ = [
     "TracemillError",
     "UnsupportedError",
     "cache_info",
+    "diff",
     "executors",
     "hookimpl",
     "jit",
