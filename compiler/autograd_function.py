@@ -206,7 +206,10 @@ def _shared(ctx: Any, defined: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
     """The saved tensors for a backward from some outputs, kept for one from the others, as eager's own graphs would."""
     left: _Left | None = ctx.left
     if left is None:
-        saved = tuple((tensor.detach(), _version(tensor)) for tensor in ctx.saved_tensors)
+        saved = tuple(  # an output holds its node, and so must not be held by it
+            (tensor.detach() if tensor.grad_fn is ctx else tensor, _version(tensor))
+            for tensor in ctx.saved_tensors
+        )
         left = ctx.left = _Left([True] * len(defined), saved)
     elif not any(there and unused for there, unused in zip(defined, left.unused, strict=True)):
         return ctx.saved_tensors  # has its own error for what was used before

@@ -29,6 +29,9 @@ from tracemill.compiler.values import leaves, map_leaves
 REMEMBERED_DERIVATIVES = 4096
 """How many are kept; the least recently made are forgotten first."""
 
+ASKING_GRAD_MODE = frozenset([torch.ops.aten.mkldnn_rnn_layer.default])
+"""Operations whose kernels keep less for a backward where grad mode is off, as it is in a compiled forward."""
+
 Cotangents = tuple[tuple[int, TensorMeta], ...]
 """Which outputs have a cotangent, by position among the output's leaves, and each one's metadata."""
 
@@ -87,6 +90,8 @@ class Derivative:
         kept = [ref for ref in self.outputs if ref is not None]
         with _watching(None), torch.no_grad():
             self.steps = self.body.take(keep=kept)
+        if any(step.operation in ASKING_GRAD_MODE for step in self.steps):
+            raise NotCapturedError(f"{symbol(fn).name} keeps what its backward needs in grad mode")
         self.outputs = tuple(
             None if ref is None else self.body.resolve(ref) for ref in self.outputs
         )

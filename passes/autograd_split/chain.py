@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,9 @@ from tracemill.passes.autograd_split.halves import distinct_tensors
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link
 from tracemill.passes.autograd_split.opaque import OpaqueLink
 from tracemill.passes.autograd_split.own_vjp import OwnVjpLink
+
+MOST_CLASSES = 4
+"""Of how many kinds the outputs of a line may be, by what depends on them, for all their subsets to be looked at."""
 
 
 class Chained(NamedTuple):
@@ -112,7 +116,7 @@ class Derivation:
             link = self._links.get(id(bsym))
             if not outs or link is None:
                 continue
-            subsets = set(_subsets(outs, reach))
+            subsets = list(_subsets(outs, reach))
             if len({reach[out] for out in outs}) > 1 or isinstance(link, OpaqueLink):
                 found.update(dict.fromkeys(link.also_needed(subsets)))
             together = 0
@@ -163,14 +167,21 @@ def _link(bsym: BoundSymbol, free: set[Proxy]) -> Link:
 def _subsets(
     outs: Sequence[TensorProxy], reach: dict[Proxy, int]
 ) -> Iterator[tuple[TensorProxy, ...]]:
-    """The sets of outputs that have a cotangent when one output of the program has."""
-    together = 0
-    for out in outs:
-        together |= reach[out]
-    for bit in range(together.bit_length()):
-        subset = tuple(out for out in outs if reach[out] >> bit & 1)
-        if subset:
-            yield subset
+    """The sets of a line's outputs that have a cotangent when some outputs of the program have.
+
+    Where there are many, those for one output of the program each: a backward reads no more for several at once.
+    """
+    bits = range(max(reach[out] for out in outs).bit_length())
+    of_bits = (tuple(out for out in outs if reach[out] >> bit & 1) for bit in bits)
+    classes = [found for found in dict.fromkeys(of_bits) if found]
+    seen: set[tuple[TensorProxy, ...]] = set()
+    for size in range(1, len(classes) + 1) if len(classes) <= MOST_CLASSES else (1,):
+        for chosen in combinations(classes, size):
+            there = set().union(*chosen)
+            subset = tuple(out for out in outs if out in there)
+            if subset not in seen:
+                seen.add(subset)
+                yield subset
 
 
 def _cotangent(out: TensorProxy) -> TensorProxy:

@@ -14,6 +14,7 @@ from tracemill.compiler.values import proxies
 from tracemill.passes.autograd_split.chain import Derivation, name_values
 from tracemill.passes.autograd_split.halves import Halves
 from tracemill.passes.autograd_split.restoring import producers, restored
+from tracemill.passes.autograd_split.saving import unpackings
 
 
 def with_fewer_cotangents(
@@ -25,11 +26,14 @@ def with_fewer_cotangents(
     """
     outs = [out for out, there in zip(derivation.outputs, defined, strict=True) if there]
     chained = derivation.backward(outs)
-    names = Names({*program.prologue.names, *program.computation.names})
+    forward = derivation.forward()
+    names = Names(name for trace in program.traces().values() for name in trace.names)
+    names.reserve(out.name for bsym in forward for out in bsym.outputs)
     name_values(chained.lines, chained.cotangents, names)
     result, kept = program.computation.output
     saved = tuple(proxies(kept))
-    made_by = producers(program.computation.bound_symbols)
+    made_by = producers([*forward, *program.computation.bound_symbols])
+    made_by.update(unpackings(Halves.of(program)))
     free: set[Proxy] = set(saved)
     lines = restored(chained.lines, chained.gradients, made_by, free)
     computation = program.computation.replace(output=result)

@@ -77,6 +77,7 @@ class OracleLink:
         self._outside = set(self._values)
         self._opened = False
         self._settled = False
+        self._given = False
 
     def backward(
         self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
@@ -123,7 +124,7 @@ class OracleLink:
     def _open(self) -> None:
         if self._opened:
             return
-        if self._settled:
+        if self._given:
             raise UnsupportedError(
                 f"the backward of {self.bsym.sym.name}{at(self.bsym)} needs values that were not saved, because only "
                 "some of the program's outputs have a cotangent; use all of its outputs that require grad"
@@ -184,6 +185,7 @@ class OracleLink:
         return found
 
     def forward(self) -> Sequence[BoundSymbol]:
+        self._given = True
         return self._lines if self._opened else [self.bsym]
 
 

@@ -21,6 +21,8 @@ from tracemill.passes.autograd_split.restoring import producers, restored
 _MASKS = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.Tensor)
 """Draw zeros and ones, of whatever type; a byte holds each."""
 
+_TO: Any = torch.Tensor.to
+
 
 def operations(bsym: BoundSymbol) -> list[OpOverload]:
     """The ATen operations that a line does."""
@@ -57,20 +59,18 @@ def saving(
     made_by = producers(lines)
     saved: set[Proxy] = {*cut.saved, *halves.computation.args}
     names = context.names(program.prologue, *filter(None, (program.computation, program.backward)))
-    for mask in [mask for mask in drawn if mask in saved]:
-        saved.discard(mask)
-        packed, packing, unpacking = _as_bool(mask, drawn[mask])
-        packed._name = names.fresh(packed.prefix)
+    known = unpackings(halves)
+    for mask in [mask for mask in drawn if mask in saved and mask not in known]:
+        packing = _as_bool(mask, drawn[mask], names.fresh("t"))
         lines.insert(lines.index(drawn[mask]) + 1, packing)
-        made_by[mask] = unpacking
-        saved.add(packed)
+    halves = halves.replace(computation=halves.computation.replace(bound_symbols=lines))
+    packed = {mask: line for mask, line in unpackings(halves).items() if mask in saved}
+    made_by.update(packed)
+    saved = {packed[value].args[0] if value in packed else value for value in saved}
     backward = restored(halves.lines, halves.gradients, made_by, saved)
-    extra = tuple(base for base in map(cut.base, kept) if base in saved)
-    return halves.replace(
-        computation=halves.computation.replace(bound_symbols=lines),
-        lines=tuple(backward),
-        kept=extra,
-    ).program(program)
+    held = [packed[base].args[0] if base in packed else base for base in map(cut.base, kept)]
+    extra = tuple(base for base in held if base in saved)
+    return halves.replace(lines=tuple(backward), kept=extra).program(program)
 
 
 def written_inputs(program: Program) -> set[Proxy]:
@@ -85,17 +85,29 @@ def written_inputs(program: Program) -> set[Proxy]:
     }
 
 
-def _as_bool(mask: TensorProxy, drawn: BoundSymbol) -> tuple[TensorProxy, BoundSymbol, BoundSymbol]:
-    """A mask as bool: the value, the line that makes it, and the line that makes the mask of it again."""
+def _as_bool(mask: TensorProxy, drawn: BoundSymbol, name: str) -> BoundSymbol:
+    """The line that makes a mask a bool, called `name`."""
     with torch.no_grad():
-        answer, _ = ORACLE.ask(torch.Tensor.to, (mask, torch.bool), {})
-        packed = TensorProxy("t", meta=answer.output.meta)
-        back, _ = ORACLE.ask(torch.Tensor.to, (packed, mask.dtype), {})
+        answer, _ = ORACLE.ask(_TO, (mask, torch.bool), {})
+    packed = TensorProxy(name, meta=answer.output.meta)
     where: dict[str, Any] = {"source": drawn.source, "module_path": drawn.module_path}
-    to = symbol(torch.Tensor.to)
-    packing = BoundSymbol(to, (mask, torch.bool), {}, packed, answer=answer, **where)
-    unpacking = BoundSymbol(to, (packed, mask.dtype), {}, mask, answer=back, **where)
-    return packed, packing, unpacking
+    return BoundSymbol(symbol(_TO), (mask, torch.bool), {}, packed, answer=answer, **where)
+
+
+def unpackings(halves: Halves) -> dict[Proxy, BoundSymbol]:
+    """For each mask that the forward packs as bool, the line that makes the mask of it again."""
+    drawn = masks(halves)
+    found: dict[Proxy, BoundSymbol] = {}
+    for bsym in halves.computation.bound_symbols:
+        if bsym.sym.impl is _TO and bsym.args[0] in drawn and bsym.args[1:] == (torch.bool,):
+            mask, packed = bsym.args[0], bsym.output
+            with torch.no_grad():
+                answer, _ = ORACLE.ask(_TO, (packed, mask.dtype), {})
+            where: dict[str, Any] = {"source": bsym.source, "module_path": bsym.module_path}
+            found[mask] = BoundSymbol(
+                symbol(_TO), (packed, mask.dtype), {}, mask, answer=answer, **where
+            )
+    return found
 
 
 def bytes_saved(program: Program) -> int:
