@@ -13,8 +13,9 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.meta import TensorMeta, contiguous_stride
-from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.meta import contiguous_stride
+from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
+from tracemill.compiler.symbolic import Expression, is_symbolic
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 
@@ -25,11 +26,11 @@ _is_view = torch.Tensor._is_view
 class Backwards:
     """The backwards of one specialisation, one for each set of outputs that have a cotangent.
 
-    cotangents: their metadata. whole: the backward for all of them. make: the backward for some, by whether each has
+    cotangents: a proxy like each. whole: the backward for all of them. make: the backward for some, by whether each has
     one. again: the program as eager runs it, for gradients of gradients; raises UnsupportedError where it cannot.
     """
 
-    cotangents: tuple[TensorMeta, ...]
+    cotangents: tuple[TensorProxy, ...]
     whole: Callable[..., Any]
     make: Callable[[tuple[bool, ...]], Callable[..., Any]]
     again: Callable[[], Callable[..., Any]]
@@ -87,7 +88,11 @@ class _Shape:
         self.other_inputs = tuple(
             i for p, i in positions.items() if p not in places and isinstance(p, TensorProxy)
         )
-        self.objects = [p.name for p in positions if not isinstance(p, TensorProxy)]
+        self.numbers = tuple(i for p, i in positions.items() if isinstance(p, NumberProxy))
+        self.objects = [p.name for p in positions if not isinstance(p, (TensorProxy, NumberProxy))]
+        self._arithmetic = {
+            leaf: leaf.function() for leaf in leaves(self.result) if type(leaf) is Expression
+        }
         self._args = positions
 
     def _alone(self, seen: Sequence[Any]) -> frozenset[int]:
@@ -108,6 +113,9 @@ class _Shape:
         args = self._args
 
         def leaf(value: Any) -> Any:
+            if type(value) is Expression:
+                operands = [inputs[args[operand]] for operand in value.operands]
+                return self._arithmetic[value](*operands)
             if not isinstance(value, Proxy):
                 return value
             return inputs[args[value]] if value in args else by_proxy[value]
@@ -141,6 +149,7 @@ def _function(
     forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
 ) -> type[internals.SingleLevelFunction]:
     take, constant, others_of, alone = shape.take, shape.constant, shape.other_inputs, shape.alone
+    numbers = shape.numbers
     whole, picked = backwards.whole, shape.differentiable
     arrangers = tuple(map(_arranger, backwards.cotangents))
     all_differentiable = len(picked) == len(shape.outs)
@@ -154,6 +163,7 @@ def _function(
             ctx.save_for_backward(*tensors)
             ctx.others = others
             ctx.inputs = [(weakref.ref(inputs[i]), _version(inputs[i])) for i in others_of]
+            ctx.numbers = [inputs[i] for i in numbers]
             ctx.left = None
             ctx.set_materialize_grads(False)
             outs = take(result)
@@ -232,11 +242,14 @@ def _taken(ctx: Any) -> tuple[Any, ...]:
     return saved
 
 
-def _arranger(meta: TensorMeta) -> Callable[[torch.Tensor], torch.Tensor]:
+def _arranger(like: TensorProxy) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function that brings a cotangent to the layout that the backward was recorded for."""
+    meta = like.meta
     if meta.layout != torch.strided:
         return lambda cotangent: cotangent
     contiguous = meta.stride == contiguous_stride(meta.shape)
+    order = sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])
+    back = sorted(range(len(order)), key=order.__getitem__)
 
     def arranged(cotangent: torch.Tensor) -> torch.Tensor:
         if cotangent.layout is not torch.strided:
@@ -245,6 +258,8 @@ def _arranger(meta: TensorMeta) -> Callable[[torch.Tensor], torch.Tensor]:
             cotangent = cotangent.resolve_conj()
         if contiguous:
             return cotangent.contiguous()
+        if is_symbolic(like):  # dense, in this order of dimensions
+            return cotangent.permute(order).contiguous().permute(back)
         if cotangent.stride() == meta.stride:
             return cotangent
         made = torch.empty_strided(
@@ -286,7 +301,10 @@ def _inputs(ctx: Any, shape: _Shape) -> list[Any]:
             f"{', '.join(shape.objects)} as it was; call the function without jit for gradients of gradients"
         )
     saved = ctx.saved_tensors
-    inputs: list[Any] = [None] * (len(shape.saved_inputs) + len(shape.other_inputs))
+    places = (shape.saved_inputs, shape.other_inputs, shape.numbers)
+    inputs: list[Any] = [None] * sum(map(len, places))
+    for i, number in zip(shape.numbers, ctx.numbers, strict=True):
+        inputs[i] = number
     for i, place in shape.saved_inputs:
         inputs[i] = saved[place]
     for i, (reference, version) in zip(shape.other_inputs, ctx.inputs, strict=True):

@@ -47,5 +47,5 @@ def backwards_of(
     def again() -> Callable[..., Any]:
         return replay(derivation.trace).callable()
 
-    cotangents = tuple(proxy.meta for proxy in Halves.of(split).cotangents)
+    cotangents = Halves.of(split).cotangents
     return Backwards(cotangents, bare(program.backward), make, again)

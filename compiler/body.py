@@ -20,7 +20,7 @@ from tracemill.compiler.answer import (
 )
 from tracemill.compiler.body_log import BodyLog, written_arguments
 from tracemill.compiler.errors import TracemillError
-from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.meta import TensorMeta, hint
 from tracemill.compiler.readable import readable
 from tracemill.compiler.values import map_leaves
 
@@ -136,7 +136,14 @@ class Body:
     def offset(self, ref: Ref) -> int:
         """Where a value begins in its storage."""
         tensor = self._log.tensor(ref)
-        return int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
+        return hint(tensor.storage_offset()) if tensor.layout == torch.strided else 0
+
+    def tensor(self, ref: Ref) -> torch.Tensor:
+        """The fake that a value is; raises NotCapturedError where an operation changed its symbolic shape."""
+        fake = self._log.tensor(ref)
+        if ref.index in self._log.reshaped and fake._has_symbolic_sizes_strides:
+            raise NotCapturedError("an operation changes a symbolic shape in place")
+        return fake
 
     def take(self, keep: Iterable[Ref] = ()) -> tuple[Step, ...]:
         """The operations logged since the last time, cleaned; `keep` are values that must stay values of their own."""
@@ -257,7 +264,7 @@ class Body:
 
         def local(leaf: Any) -> Any:
             if type(leaf) is not Ref:
-                return leaf
+                return hint(leaf)
             return Ref(positions[leaf] if leaf in positions else len(inputs) + made[leaf])
 
         body = () if shown is fn else (BodyOperation(*map_leaves(local, tuple(operation))),)

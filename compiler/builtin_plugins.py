@@ -11,6 +11,7 @@ from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.output_views import OutputViews
 from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
+from tracemill.passes.autograd_split.size_guards import SizeGuards
 from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
@@ -40,6 +41,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         Split(),
         MinimalSaving(),
         Rematerialisation(),
+        SizeGuards(),
         Claim(),
         DeleteLastUsed(),
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import linecache
 from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from tracemill.compiler.symbol import Source
 from tracemill.compiler.trace import Trace
 
 P = inspect.Parameter
@@ -19,12 +22,14 @@ class CallForm:
     """A callable with its parameters, as one calls it.
 
     parameters: of the call, `self` left out for methods and modules.
+    source: the line where its function begins; None for one that is not written in Python.
     bind: from a call's arguments to a value for each parameter, in order; raises the TypeError that Python would.
     """
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         function, leading = _function_of(target)
+        self.source = None if function is None else source_of(function.__code__)
         if function is None:
             self.parameters = [P("args", P.VAR_POSITIONAL), P("kwargs", P.VAR_KEYWORD)]
             binder: Callable[..., Any] = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
@@ -73,6 +78,15 @@ class CallForm:
             else:
                 args.append(value)
         return function(*args, **kwargs)
+
+
+def source_of(code: CodeType) -> Source:
+    """The line where a function begins: its `def`, below decorators."""
+    first = code.co_firstlineno
+    lines = itertools.islice(itertools.count(first), 100)
+    texts = ((number, linecache.getline(code.co_filename, number).strip()) for number in lines)
+    found = (number for number, text in texts if text.startswith(("def ", "async def ", "class ")))
+    return Source(code.co_filename, first if code.co_name == "<lambda>" else next(found, first))
 
 
 def _function_of(target: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:

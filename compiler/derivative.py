@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +18,9 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
-from tracemill.compiler.meta import TensorMeta
-from tracemill.compiler.models import stand_in_for
 from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.signature import CallKey
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import symbol
 from tracemill.compiler.values import leaves, map_leaves
 
@@ -32,8 +30,8 @@ REMEMBERED_DERIVATIVES = 4096
 ASKING_GRAD_MODE = frozenset([torch.ops.aten.mkldnn_rnn_layer.default])
 """Operations whose kernels keep less for a backward where grad mode is off, as it is in a compiled forward."""
 
-Cotangents = tuple[tuple[int, TensorMeta], ...]
-"""Which outputs have a cotangent, by position among the output's leaves, and each one's metadata."""
+Cotangents = Sequence[tuple[int, TensorProxy]]
+"""Which outputs have a cotangent, by position among the output's leaves, and a proxy like each."""
 
 
 class Backward(NamedTuple):
@@ -51,7 +49,7 @@ class Backward(NamedTuple):
 
 
 class Derivative:
-    """One call under autograd, on fakes.
+    """One call under autograd, on fakes of `sizes`.
 
     body: its values. steps: the operations of its forward. outputs: the output's leaves as refs, None for what is no
     tensor. differentiable: the outputs that a cotangent can come to. wanted: the tensor arguments that get a gradient.
@@ -63,15 +61,19 @@ class Derivative:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         tensors: Sequence[TensorProxy],
+        sizes: Sizes,
+        way: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._fn, self._args, self._kwargs = fn, tuple(args), dict(kwargs)
         self._tensors = list(tensors)
+        self.sizes = sizes
+        self._way = way
         self._log = Log()
-        self._backwards: dict[Cotangents, Backward] = {}
-        models = [stand_in_for(tensor, _FAKES) for tensor in tensors]
+        self._backwards: dict[Any, Backward] = {}
+        models = [sizes.model(tensor) for tensor in tensors]
         for model in models:
             self._log.add(model)
-        with _watching(self._log), torch.enable_grad():
+        with self._watching(self._log), torch.enable_grad():
             output = self._call(models)
         self._models = models
         self._outputs = list(leaves(output))
@@ -88,7 +90,7 @@ class Derivative:
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad and id(leaf) not in given
         )
         kept = [ref for ref in self.outputs if ref is not None]
-        with _watching(None), torch.no_grad():
+        with self._watching(None), torch.no_grad():
             self.steps = self.body.take(keep=kept)
         if any(step.operation in ASKING_GRAD_MODE for step in self.steps):
             raise NotCapturedError(f"{symbol(fn).name} keeps what its backward needs in grad mode")
@@ -98,44 +100,71 @@ class Derivative:
         self.forward_size = self.body.size
         self._same_without_grad: bool | None = None
 
+    @contextmanager
+    def _watching(self, log: Log | None) -> Generator[None]:
+        """Fakes compute in the block, no mode or hook of the user's sees it, and `log` notes the operations."""
+        with (
+            unobserved(),
+            internals.quiet_fakes(),
+            self.sizes.mode,
+            self._way(),
+            log or nullcontext(),
+        ):
+            yield
+
     def _call(self, models: Sequence[torch.Tensor]) -> Any:
         by_proxy = dict(zip(self._tensors, models, strict=True))
 
         def leaf(value: Any) -> Any:
-            return by_proxy.get(value, value) if isinstance(value, TensorProxy) else value
+            return by_proxy[value] if isinstance(value, TensorProxy) else self.sizes.given(value)
 
         args, kwargs = map_leaves(leaf, (self._args, self._kwargs))
         return self._fn(*args, **kwargs)
 
     def backward(self, cotangents: Cotangents) -> Backward:
         """The backward for these cotangents; raises NotCapturedError."""
+        key = self.sizes.key()
+        parts = tuple((position, key.of(cotangent)) for position, cotangent in cotangents)
         with _LOCK:
-            known = self._backwards.get(cotangents)
+            known = self._backwards.get(parts)
             if known is None:
-                known = self._backwards[cotangents] = self._captured(cotangents)
+                known = self._backwards[parts] = self._captured(cotangents)
             return known
 
     def _captured(self, cotangents: Cotangents) -> Backward:
-        proxies = [TensorProxy("cotangent", meta=meta) for _, meta in cotangents]
-        fakes = [stand_in_for(proxy, _FAKES) for proxy in proxies]
+        fakes = [self.sizes.model(cotangent) for _, cotangent in cotangents]
         refs = tuple(map(self._log.add, fakes))
-        with _telling_failures(self._fn), _watching(self._log):
-            found: Any = torch.autograd.grad(
-                [self._outputs[position] for position, _ in cotangents],
-                [self._models[position] for position in self.wanted],
-                fakes,
-                retain_graph=True,
-                allow_unused=True,
-            )
+        outs = [self._outputs[position] for position, _ in cotangents]
+        with _telling_failures(self._fn):
+            found = self._differentiated(outs, fakes)
         raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
         self.body.given.update(ref.index for ref in refs)
-        with _watching(None), torch.no_grad():
+        with self._watching(None), torch.no_grad():
             steps = self.body.take()
         gradients = {
             position: None if ref is None else self.body.resolve(ref)
             for position, ref in zip(self.wanted, raw, strict=True)
         }
         return Backward(steps, refs, gradients, self._needs(steps, gradients))
+
+    def _differentiated(self, outs: Sequence[torch.Tensor], fakes: Sequence[torch.Tensor]) -> Any:
+        done = len(self._log.operations)
+        failure: Exception | None = None
+        for way in self.sizes.ways:
+            try:
+                with self._watching(self._log), way():
+                    return torch.autograd.grad(
+                        outs,
+                        [self._models[position] for position in self.wanted],
+                        fakes,
+                        retain_graph=True,
+                        allow_unused=True,
+                    )
+            except Exception as error:
+                del self._log.operations[done:]
+                failure = failure or error
+        assert failure is not None
+        raise failure
 
     def _needs(self, steps: Sequence[Step], gradients: Mapping[int, Ref | None]) -> tuple[Ref, ...]:
         read = [ref for step in steps for ref in step.inputs]
@@ -167,23 +196,21 @@ class Derivative:
             meta = tensor.meta
             if position not in kept:
                 meta = meta.replace(requires_grad=False, is_leaf=True)
-            plain = TensorProxy(
-                "x", meta=meta, storage=tensor.storage, storage_offset=tensor.storage_offset
-            )
-            models.append(stand_in_for(plain, _FAKES))
+            models.append(self.sizes.model(tensor.changed("x", meta=meta)))
             log.add(models[-1])
-        with _watching(log), torch.no_grad():
+        with self._watching(log), torch.no_grad():
             self._call(models)
-        with _watching(None), torch.no_grad():
+        with self._watching(None), torch.no_grad():
             steps = Body(log, len(models)).take()
         ours = [step.operation for step in self.steps]
         return [step.operation for step in steps] == ours
 
 
 class Derivatives:
-    """Finds derivatives, and remembers them; one serves all threads, one capture at a time."""
+    """Finds derivatives on fakes of `sizes`, and remembers them; one capture at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
         self._known: OrderedDict[Any, Derivative | NotCapturedError] = OrderedDict()
         self.asked = 0
 
@@ -194,8 +221,10 @@ class Derivatives:
 
         Raises NotCapturedError for what fakes cannot tell, and for user code, which keeps its own backward.
         """
-        key = CallKey()
+        key = self.sizes.key()
         parts = (fn, key.of(args), key.of(kwargs) if kwargs else None, torch.get_default_dtype())
+        if fn in STORAGE_READERS and self.sizes.is_symbolic:
+            raise NotCapturedError(f"{symbol(fn).name} reads where in its storage a tensor begins")
         if fn in STORAGE_READERS:
             parts = (*parts, tuple(tensor.storage_offset for tensor in key.tensors))
         if key.local or not is_pytorch(fn):
@@ -221,11 +250,15 @@ class Derivatives:
         tensors: Sequence[TensorProxy],
     ) -> Derivative | NotCapturedError:
         self.asked += 1
-        try:
-            with _telling_failures(fn):
-                return Derivative(fn, args, kwargs, tensors)
-        except NotCapturedError as error:
-            return error
+        failure: NotCapturedError | None = None
+        for way in self.sizes.ways:
+            try:
+                with _telling_failures(fn):
+                    return Derivative(fn, args, kwargs, tensors, self.sizes, way)
+            except NotCapturedError as error:
+                failure = failure or error
+        assert failure is not None
+        return failure
 
     def clear(self) -> None:
         """Forgets every derivative."""
@@ -246,16 +279,14 @@ def _telling_failures(fn: Callable[..., Any]) -> Generator[None]:
         ) from error.with_traceback(None)
 
 
-@contextmanager
-def _watching(log: Log | None) -> Generator[None]:
-    """Fakes compute in the block, no mode or hook of the user's sees it, and `log` notes the operations."""
-    with unobserved(), _FAKES, log or nullcontext():
-        yield
-
-
 _LOCK = threading.RLock()
 _FAKES = internals.FakeTensorMode(allow_non_fake_inputs=True)
 """The fakes of all derivatives: they outlive a call, so they cannot be a thread's own; the lock guards them."""
 
-DERIVATIVES = Derivatives()
-"""The process's derivatives."""
+DERIVATIVES = Derivatives(Sizes(_FAKES))
+"""The process's derivatives; one serves all threads."""
+
+
+def derivatives_for(sizes: Sizes) -> Derivatives:
+    """The derivatives of a program: the process's, or those of its own symbolic sizes."""
+    return Derivatives(sizes) if sizes.is_symbolic else DERIVATIVES

@@ -43,8 +43,8 @@ def jit(
     executors: names or objects in order of preference; torch runs what they leave.
     passes: passes to run besides the registered ones; one of the same class as a registered one takes its place, and so
     gives it other options. disable_passes: names of passes to leave out.
-    cache: "constant values" (one specialisation for each shape), "symbolic values" (one for many shapes of the arguments;
-    inference only), "same input" (check nothing) or "no caching".
+    cache: "constant values" (one specialisation for each shape), "symbolic values" (one for many shapes of the arguments),
+    "same input" (check nothing) or "no caching".
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
     paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
 

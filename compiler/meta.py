@@ -21,6 +21,11 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def hint(size: Any) -> int:
+    """What a size is while tracing."""
+    return size.node.hint if type(size) is torch.SymInt else size
+
+
 class TensorMeta:
     """What PyTorch knows of a tensor besides its data; equal ones are one object.
 
@@ -91,11 +96,15 @@ class TensorMeta:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorMeta:
-        """The metadata of a real (or fake) tensor."""
+        """The metadata of a real (or fake) tensor; of sizes that are symbolic, what they are while tracing."""
         strided = tensor.layout == torch.strided
+        shape: Sequence[int] = tensor.shape
+        stride: Sequence[int] = tensor.stride() if strided else ()
+        if tensor._has_symbolic_sizes_strides:
+            shape, stride = tuple(map(hint, shape)), tuple(map(hint, stride))
         return cls(
-            tensor.shape,
-            tensor.stride() if strided else (),
+            shape,
+            stride,
             tensor.dtype,
             tensor.device,
             tensor.requires_grad,

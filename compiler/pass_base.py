@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.names import Names
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.trace import Program, Trace
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class PassContext:
     sharp_edges: "allow", "warn" or "error" for calls that no check can keep faithful.
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
+    sizes: how PyTorch is asked about the program's tensors, whose sizes may differ from call to call.
     derivation: how the program was differentiated, for backwards with fewer cotangents; None where it was not.
     report: facts that the running pass adds to its entry in `last_report`, such as {"recomputed": 3}.
     """
@@ -41,8 +43,14 @@ class PassContext:
     role: str = "computation"
     sharp_edges: str = "warn"
     rebuild: Callable[[Sequence[Any]], Any] | None = None
+    sizes: Sizes = field(default_factory=Sizes)
     derivation: Any = None
     report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sizes_are_symbolic(self) -> bool:
+        """Whether the arguments' sizes are to differ from call to call."""
+        return self.cache == "symbolic values"
 
     def names(self, *traces: Trace) -> Names:
         """An allocator of names that are free in `traces`."""

@@ -193,6 +193,21 @@ class TensorProxy(Proxy):
         """A proxy with the metadata of `tensor`."""
         return cls(name, meta=TensorMeta.of(tensor))
 
+    def changed(
+        self,
+        name: str,
+        *,
+        meta: TensorMeta,
+        storage: Storage | None = None,
+        storage_offset: int = 0,
+    ) -> Self:
+        """Another tensor of this shape and these strides, in the same memory where no other is given."""
+        made = self.renamed(name)
+        made.meta = meta
+        if storage is not None:
+            made.storage, made.storage_offset = storage, storage_offset
+        return made
+
     @property
     def shape(self) -> torch.Size:
         """Sizes in elements."""

@@ -6,8 +6,10 @@ tracing stays at hand, as `value` and as the tensor's `meta`, for PyTorch's answ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
 
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.torch_internals import dtype_abbrs
@@ -40,6 +42,14 @@ class Expression:
     def __repr__(self) -> str:
         return f"<Expression {self}>"
 
+    def function(self) -> Callable[..., int]:
+        """The arithmetic as a function of its operands."""
+        names = [f"v{index}" for index, _ in enumerate(self.operands)]
+        made: Callable[..., int] = eval(
+            f"lambda {', '.join(names)}: {self.template.format(*names)}"
+        )
+        return made
+
     def substitute(self, mapping: Mapping[Proxy, Any]) -> Any:
         """The same arithmetic on other numbers; what it was while tracing where they are given by value."""
         operands: list[Any] = [mapping.get(operand, operand) for operand in self.operands]
@@ -59,18 +69,64 @@ def while_tracing(value: Any) -> Any:
     return value
 
 
+class Layout(NamedTuple):
+    """Shape, strides and storage offset of a tensor in elements, as ints and SymInts."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        """The layout of a fake tensor."""
+        return cls(
+            tuple(map(known, tensor.shape)),
+            tuple(map(known, tensor.stride())),
+            known(tensor.storage_offset()),
+        )
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of it in a row."""
+        return (*self.shape, *self.stride, self.offset)
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether any of it differs from call to call."""
+        return any(type(part) is not int for part in self.parts)
+
+    @property
+    def key(self) -> Any:
+        """What tells layouts apart."""
+        return tuple(part if type(part) is int else part.node.expr for part in self.parts)
+
+
+def known(value: Any) -> Any:
+    """A size as an int where it can only be one."""
+    if type(value) is not torch.SymInt:
+        return value
+    exact = value.node.maybe_as_int()
+    return value if exact is None else exact
+
+
 class SymbolicTensorProxy(TensorProxy):
     """A tensor whose sizes differ from call to call; `meta` is what it was while tracing.
 
-    sizes: ints, IntegerProxies and Expressions.
+    sizes: ints, IntegerProxies and Expressions. layout: the same and the strides, as PyTorch's symbolic numbers.
     """
 
-    __slots__ = ("sizes",)
+    __slots__ = ("layout", "sizes")
 
     def __init__(
-        self, name: str | None = None, *, sizes: tuple[Any, ...] = (), **known: Any
+        self,
+        name: str | None = None,
+        *,
+        layout: Layout,
+        sizes: tuple[Any, ...],
+        **known: Any,
     ) -> None:
         super().__init__(name, **known)
+        self.layout = layout
         self.sizes = sizes
 
     @property
@@ -80,3 +136,13 @@ class SymbolicTensorProxy(TensorProxy):
             size.name if isinstance(size, Proxy) else str(size) for size in self.sizes
         )
         return f"{self.device} {dtype_abbrs[self.dtype]}[{sizes}]"
+
+
+def layout_of(proxy: TensorProxy) -> Layout | None:
+    """The layout of a tensor whose sizes are symbolic; None for any other."""
+    return proxy.layout if type(proxy) is SymbolicTensorProxy else None
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value of a trace differs from call to call in size or, being a number, by itself."""
+    return type(value) is SymbolicTensorProxy or isinstance(value, (Expression, NumberProxy))

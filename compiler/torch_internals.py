@@ -124,6 +124,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 # Imported by PyTorch at the first views of fakes; an import hook that runs while a program is watched would pass for its code.
 from torch._subclasses import schema_check_mode
 
+# Asks PyTorch's own Python decompositions for the operations whose C++ takes no symbolic numbers.
+from torch._dispatch.python import enable_python_dispatcher
+
 # Sympy expressions of sizes as Python.
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -178,6 +181,7 @@ __all__ = [
     "dispatch_mode_depth",
     "dtype_abbrs",
     "enable_functionalization",
+    "enable_python_dispatcher",
     "from_functional",
     "function_mode_depth",
     "function_mode_stack",

@@ -57,6 +57,7 @@ def has_effect(bsym: BoundSymbol) -> bool:
         isinstance(bsym.sym, (prims.Check, Write))
         or bsym.mutates
         or (bsym.is_random and bsym.sym not in READERS)
+        or bsym.sym is prims.UNPACK_SHAPE  # sizes are checked, and a backward may read them
         or (bsym.sym is prims.UNPACK_SEQUENCE and not bsym.output)  # a comment: "(empty sequence)"
     )
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
 
-from tracemill.compiler.answer import NewTensor, tensor_arguments
+from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.body import NotCapturedError
+from tracemill.compiler.derivative import DERIVATIVES, derivatives_for
 from tracemill.compiler.errors import MutationError, UnsupportedError
-from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, plain_like
 from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
 from tracemill.passes.autograd_split.halves import distinct_tensors
-from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link
+from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link, unnamed
 from tracemill.passes.autograd_split.opaque import OpaqueLink
 from tracemill.passes.autograd_split.own_vjp import OwnVjpLink
 
@@ -41,8 +41,10 @@ class Derivation:
     backwards with fewer cotangents.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, sizes: Sizes) -> None:
         self.trace = trace
+        self._sizes = sizes
+        self._derivatives = derivatives_for(sizes)
         given = set(trace.args)
         self._free = {proxy for proxy in given if getattr(proxy, "requires_grad", False)}
         self.outputs = tuple(
@@ -56,7 +58,7 @@ class Derivation:
 
     def backward(self, defined: Sequence[TensorProxy]) -> Chained:
         """The backward for cotangents of these outputs; what it makes has no name yet."""
-        starts = {out: _cotangent(out) for out in defined}
+        starts = {out: self._cotangent(out) for out in defined}
         lines: list[BoundSymbol] = []
         arrived: dict[TensorProxy, TensorProxy] = dict(starts)
         with torch.no_grad():
@@ -64,13 +66,15 @@ class Derivation:
                 outs = [out for out in _made(bsym) if out in arrived]
                 if not outs:
                     continue
+                self._sizes.line = bsym
                 cotangents = {out: arrived.pop(out) for out in outs}
                 gradients = self._differentiate(bsym, cotangents, lines)
                 for tensor, gradient in gradients.items():
                     known = arrived.get(tensor)
                     arrived[tensor] = (
-                        gradient if known is None else _sum(known, gradient, bsym, lines)
+                        gradient if known is None else self._sum(known, gradient, bsym, lines)
                     )
+        self._sizes.line = None
         gradients = tuple(
             arrived.get(arg) if isinstance(arg, TensorProxy) and arg in self._free else None
             for arg in self.trace.args
@@ -85,18 +89,58 @@ class Derivation:
     ) -> Gradients:
         link = self._links.get(id(bsym))
         if link is None:
-            link = self._links[id(bsym)] = _link(bsym, self._free)
+            link = self._links[id(bsym)] = self._link(bsym)
         if not set(cotangents) <= set(link.outputs):
             link = self._leave_to_autograd(bsym, cotangents)
         try:
             return link.backward(cotangents, lines.append)
         except NotCapturedError:
-            return self._leave_to_autograd(bsym, cotangents).backward(cotangents, lines.append)
+            link = self._for_sizes_of_now(bsym) or self._leave_to_autograd(bsym, cotangents)
+            return link.backward(cotangents, lines.append)
+
+    def _for_sizes_of_now(self, bsym: BoundSymbol) -> Link | None:
+        """The link of a line that PyTorch differentiates for the sizes of now, and not for every size."""
+        if not self._sizes.is_symbolic:
+            return None
+        link = oracle_link(bsym, self._free, self._sizes, DERIVATIVES)
+        if link is not None:
+            self._links[id(bsym)] = link
+        return link
+
+    def _link(self, bsym: BoundSymbol) -> Link:
+        if bsym.sym.vjp is not None:
+            return OwnVjpLink(bsym, self._sizes)
+        link = oracle_link(bsym, self._free, self._sizes, self._derivatives, DERIVATIVES)
+        return link or OpaqueLink(bsym, self._sizes)
+
+    def _cotangent(self, out: TensorProxy) -> TensorProxy:
+        proxy = self._sizes.cotangent(out)
+        proxy._name = UNNAMED
+        return proxy
+
+    def _sum(
+        self, one: TensorProxy, other: TensorProxy, bsym: BoundSymbol, lines: list[BoundSymbol]
+    ) -> TensorProxy:
+        """Emits the sum of two gradients of a value that `bsym` uses, in the order in which eager adds them."""
+        answer, total = self._sizes.ask(torch.add, (one, other), {}, unnamed)
+        where: dict[str, Any] = {"source": bsym.source, "module_path": bsym.module_path}
+        lines.append(
+            BoundSymbol(
+                symbol(torch.add),
+                (one, other),
+                {},
+                total,
+                answer=answer,
+                differentiates=bsym,
+                **where,
+            )
+        )
+        return total
 
     def _leave_to_autograd(
         self, bsym: BoundSymbol, cotangents: dict[TensorProxy, TensorProxy]
     ) -> OpaqueLink:
-        link = self._links[id(bsym)] = OpaqueLink(bsym)
+        link = self._links[id(bsym)] = OpaqueLink(bsym, self._sizes)
         lost = [out.name for out in cotangents if out not in link.outputs]
         if lost or bsym.sym.impl is None:
             raise UnsupportedError(
@@ -125,6 +169,10 @@ class Derivation:
             for tensor in link.wanted:
                 reach[tensor] = reach.get(tensor, 0) | together
         return tuple(found)
+
+    def take(self, sizes: Iterable[Proxy]) -> None:
+        """Makes sizes that only backwards read arguments of the trace."""
+        self.trace = self.trace.replace(args=[*self.trace.args, *sizes])
 
     def forward(self) -> tuple[BoundSymbol, ...]:
         """The trace's lines, those opened whose inner values a backward reads."""
@@ -158,12 +206,6 @@ def _refuse_writes(bsym: BoundSymbol) -> None:
         )
 
 
-def _link(bsym: BoundSymbol, free: set[Proxy]) -> Link:
-    if bsym.sym.vjp is not None:
-        return OwnVjpLink(bsym)
-    return oracle_link(bsym, free) or OpaqueLink(bsym)
-
-
 def _subsets(
     outs: Sequence[TensorProxy], reach: dict[Proxy, int]
 ) -> Iterator[tuple[TensorProxy, ...]]:
@@ -182,39 +224,6 @@ def _subsets(
             if subset not in seen:
                 seen.add(subset)
                 yield subset
-
-
-def _cotangent(out: TensorProxy) -> TensorProxy:
-    proxy = TensorProxy("t", meta=plain_like(out.meta))
-    proxy._name = UNNAMED
-    return proxy
-
-
-def _sum(
-    one: TensorProxy, other: TensorProxy, bsym: BoundSymbol, lines: list[BoundSymbol]
-) -> TensorProxy:
-    """Emits the sum of two gradients of a value that `bsym` uses, in the order in which eager adds them."""
-    answer, tensors = ORACLE.ask(torch.add, (one, other), {})
-
-    def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
-        made = TensorProxy("t", meta=spec.meta, storage=storage, storage_offset=offset)
-        made._name = UNNAMED
-        return made
-
-    total = answer.instantiate(tensors, make)
-    lines.append(
-        BoundSymbol(
-            symbol(torch.add),
-            (one, other),
-            {},
-            total,
-            source=bsym.source,
-            module_path=bsym.module_path,
-            answer=answer,
-            differentiates=bsym,
-        )
-    )
-    return total
 
 
 def name_values(lines: Sequence[BoundSymbol], first: Sequence[Any], names: Names) -> None:

@@ -56,6 +56,13 @@ class Halves:
         """The halves with some of them changed."""
         return replace(self, **changes)
 
+    def given(self, numbers: Sequence[Proxy]) -> Halves:
+        """The halves of a computation that is given some numbers besides."""
+        return self.replace(
+            computation=self.computation.replace(args=[*self.computation.args, *numbers]),
+            gradients=(*self.gradients, *(None for _ in numbers)),
+        )
+
     def unrestored(self) -> Halves:
         """The halves without the lines of the backward that make values of the forward again."""
         known = self.forward_values

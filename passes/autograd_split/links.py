@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tracemill.compiler.answer import Ref, tensor_arguments
+from tracemill.compiler.answer import NewTensor, Ref, tensor_arguments
 from tracemill.compiler.body import NotCapturedError, Step
-from tracemill.compiler.derivative import DERIVATIVES, Backward, Cotangents, Derivative
+from tracemill.compiler.derivative import Backward, Cotangents, Derivative, Derivatives
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, symbol
-from tracemill.compiler.values import map_leaves
+from tracemill.compiler.values import leaves, map_leaves, proxies
 
 UNNAMED = ""
 """The name of values until all of a program's are known, so that they can be numbered in order."""
@@ -49,14 +50,30 @@ class Link(Protocol):
         ...
 
 
+def unnamed(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+    """A value whose name is not known yet."""
+    made = TensorProxy("t", meta=spec.meta, storage=storage, storage_offset=offset)
+    made._name = UNNAMED
+    return made
+
+
+def _plain(cotangent: TensorProxy) -> TensorProxy:
+    meta = cotangent.meta.replace(requires_grad=False, is_leaf=True)
+    return cotangent.changed("cotangent", meta=meta, storage=Storage(meta.nbytes))
+
+
 class OracleLink:
     """A link whose derivative the oracle tells.
 
-    free: the program's inputs, which require grad also where autograd is off.
+    free: the program's inputs, which require grad also where autograd is off. sizes: the program's; where the derivative
+    was told for other ones, that is for the sizes of now, all sizes that it meets must stay.
     """
 
-    def __init__(self, bsym: BoundSymbol, derivative: Derivative, free: set[Proxy]) -> None:
+    def __init__(
+        self, bsym: BoundSymbol, derivative: Derivative, free: set[Proxy], sizes: Sizes
+    ) -> None:
         self.bsym = bsym
+        self._sizes = sizes
         self._derivative = derivative
         self._body = derivative.body
         tensors = tensor_arguments(bsym.args, bsym.kwargs)
@@ -97,8 +114,10 @@ class OracleLink:
         }
 
     def _told(self, cotangents: Mapping[TensorProxy, TensorProxy]) -> Backward:
+        if self._derivative.sizes.is_symbolic is not self._sizes.is_symbolic:
+            self._sizes.specialise(*cotangents.values())
         asked: Cotangents = tuple(
-            (position, cotangents[out].meta.replace(requires_grad=False, is_leaf=True))
+            (position, _plain(cotangents[out]))
             for out, position in self._positions.items()
             if out in cotangents
         )
@@ -139,7 +158,7 @@ class OracleLink:
 
         def made(leaf: Any) -> Any:
             if type(leaf) is not Ref:
-                return leaf
+                return self._sizes.number(leaf)
             known = values.get(leaf.index)
             if known is None:
                 known = values[leaf.index] = self._made(leaf)
@@ -164,6 +183,7 @@ class OracleLink:
         if storage is None:
             storage = self._storages[key] = Storage(meta.nbytes)
         proxy = TensorProxy("t", meta=meta, storage=storage, storage_offset=self._body.offset(ref))
+        proxy = self._sizes.like(proxy, self._body.tensor(ref))
         proxy._name = UNNAMED
         return proxy
 
@@ -171,7 +191,9 @@ class OracleLink:
         found: dict[Proxy, None] = {}
         for subset in subsets:
             told = self._told({out: out for out in subset})
-            self._views(told, settle=False)
+            steps = (*self._views(told, settle=False), *told.steps)
+            numbers = [self._sizes.number(leaf) for step in steps for leaf in leaves(step.args)]
+            found.update(dict.fromkeys(proxies(numbers)))
             read = [ref for step in told.steps for ref in step.inputs]
             sources = [
                 source
@@ -194,12 +216,22 @@ def at(bsym: BoundSymbol) -> str:
     return "" if bsym.source is None else f" at {bsym.source.file}:{bsym.source.line}"
 
 
-def oracle_link(bsym: BoundSymbol, free: set[Proxy]) -> OracleLink | None:
-    """The link of a line whose derivative PyTorch tells on fakes, or None."""
-    if bsym.sym.impl is None:
+def oracle_link(
+    bsym: BoundSymbol, free: set[Proxy], sizes: Sizes, *derivatives: Derivatives
+) -> OracleLink | None:
+    """The link of a line whose derivative PyTorch tells on fakes, or None.
+
+    derivatives: who is asked, one after another. A line whose derivative is told only for the sizes of now fixes them.
+    """
+    impl = bsym.sym.impl
+    if impl is None:
         return None
-    try:
-        derivative = DERIVATIVES.ask(bsym.sym.impl, bsym.args, bsym.kwargs)
-    except NotCapturedError:
-        return None
-    return OracleLink(bsym, derivative, free)
+    for told in dict.fromkeys(derivatives):
+        try:
+            derivative = told.ask(impl, bsym.args, bsym.kwargs)
+        except NotCapturedError:
+            continue
+        if told.sizes.is_symbolic is not sizes.is_symbolic:
+            sizes.specialise(bsym.args, bsym.kwargs, bsym.output)
+        return OracleLink(bsym, derivative, free, sizes)
+    return None

@@ -83,7 +83,8 @@ class MinimumCut:
     def _line(self, bsym: BoundSymbol) -> None:
         given = list(dict.fromkeys(map(self.base, bsym.inputs)))
         if is_view(bsym):
-            self._base.update((out, given[0]) for out in bsym.outputs)
+            base = next(proxy for proxy in given if isinstance(proxy, TensorProxy))
+            self._base.update((out, base) for out in bsym.outputs)
             return
         free = self._may_run_again(bsym)
         for out in bsym.outputs:

@@ -27,8 +27,9 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.models import stand_in_for
-from tracemill.compiler.oracle import ORACLE, plain_like, unobserved
+from tracemill.compiler.oracle import plain_like, unobserved
 from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.values import leaves, map_leaves, substitute
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients
@@ -77,8 +78,9 @@ GRADIENTS = _Gradients("gradients")
 class OpaqueLink:
     """A link that is left to autograd at each call."""
 
-    def __init__(self, bsym: BoundSymbol) -> None:
+    def __init__(self, bsym: BoundSymbol, sizes: Sizes) -> None:
         self.bsym = bsym
+        self._sizes = sizes
         tensors = tensor_arguments(bsym.args, bsym.kwargs)
         given = set(tensors)
         self.wanted = tuple(tensor for tensor in tensors if tensor.requires_grad)
@@ -99,11 +101,12 @@ class OpaqueLink:
         self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
     ) -> Gradients:
         pairs = [(out, cotangents[out]) for out in self.outputs if out in cotangents]
-        metas = probe(self.bsym, [(out, cotangent.meta) for out, cotangent in pairs])
         made = {
-            tensor: _unnamed(meta)
-            for tensor, meta in zip(self.wanted, metas, strict=True)
-            if meta is not None
+            tensor: gradient
+            for tensor, gradient in zip(
+                self.wanted, probe(self.bsym, pairs, self._sizes), strict=True
+            )
+            if gradient is not None
         }
         emit(
             BoundSymbol(
@@ -150,48 +153,55 @@ class OpaqueLink:
         ]
 
 
-def _unnamed(meta: TensorMeta, like: TensorProxy | None = None) -> TensorProxy:
-    proxy = TensorProxy("t", meta=meta, storage=None if like is None else like.storage)
-    proxy._name = UNNAMED
-    return proxy
+def _unnamed(meta: TensorMeta, like: TensorProxy) -> TensorProxy:
+    return like.changed(UNNAMED, meta=meta)
 
 
 def probe(
-    bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorMeta]]
-) -> list[TensorMeta | None]:
-    """The metadata of the gradients of a line's arguments, None for those that get none.
+    bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorProxy]], sizes: Sizes
+) -> list[TensorProxy | None]:
+    """The gradients of a line's arguments, None for those that get none.
 
     Asked by running the call and its backward, on fakes if they can, else on zeros; where neither can (shapes that
     depend on data), each argument is taken to get one that looks like it.
     """
-    for fake_mode in (ORACLE.fake_mode, None):
+    try:
+        return _probe(bsym, cotangents, sizes.model, sizes)
+    except Exception:  # whatever user code raises on fakes
+        sizes.specialise(bsym.args, bsym.kwargs, bsym.output, cotangents)
+    for model in (Sizes().model, lambda proxy: stand_in_for(proxy, None)):
         try:
-            return _probe(bsym, cotangents, fake_mode)
-        except Exception:  # whatever user code raises on fakes or zeros
+            return _probe(bsym, cotangents, model, Sizes())
+        except Exception:  # or on zeros
             continue
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
-    return [plain_like(tensor.meta) for tensor in tensors if tensor.requires_grad]
+    return [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad]
+
+
+def _gradient(meta: TensorMeta) -> TensorProxy:
+    proxy = TensorProxy("t", meta=meta)
+    proxy._name = UNNAMED
+    return proxy
 
 
 def _probe(
     bsym: BoundSymbol,
-    cotangents: Sequence[tuple[TensorProxy, TensorMeta]],
-    fake_mode: internals.FakeTensorMode | None,
-) -> list[TensorMeta | None]:
+    cotangents: Sequence[tuple[TensorProxy, TensorProxy]],
+    model: Callable[[TensorProxy], torch.Tensor],
+    sizes: Sizes,
+) -> list[TensorProxy | None]:
     assert bsym.sym.impl is not None
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
     with ExitStack() as stack:
         stack.enter_context(unobserved())
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        models = {tensor: stand_in_for(tensor, fake_mode) for tensor in tensors}
-        given = [
-            stand_in_for(TensorProxy("cotangent", meta=meta), fake_mode) for _, meta in cotangents
-        ]
-        if fake_mode is not None:
-            stack.enter_context(fake_mode)
+        models = {tensor: model(tensor) for tensor in tensors}
+        given = [model(cotangent) for _, cotangent in cotangents]
+        if any(isinstance(fake, internals.FakeTensor) for fake in given):
+            stack.enter_context(sizes.mode)
         stack.enter_context(torch.enable_grad())
         args, kwargs = map_leaves(
-            lambda leaf: models.get(leaf, leaf) if isinstance(leaf, TensorProxy) else leaf,
+            lambda leaf: models[leaf] if isinstance(leaf, TensorProxy) else sizes.given(leaf),
             (bsym.args, bsym.kwargs),
         )
         results = dict(zip(bsym.flat_outs, leaves(bsym.sym.impl(*args, **kwargs)), strict=True))
@@ -201,4 +211,7 @@ def _probe(
             given,
             allow_unused=True,
         )
-    return [None if gradient is None else TensorMeta.of(gradient) for gradient in found]
+    return [
+        None if gradient is None else sizes.like(_gradient(TensorMeta.of(gradient)), gradient)
+        for gradient in found
+    ]

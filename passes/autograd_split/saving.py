@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler.answer import tensor_arguments
+from tracemill.compiler.meta import Storage
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy, TensorProxy
@@ -89,7 +90,8 @@ def _as_bool(mask: TensorProxy, drawn: BoundSymbol, name: str) -> BoundSymbol:
     """The line that makes a mask a bool, called `name`."""
     with torch.no_grad():
         answer, _ = ORACLE.ask(_TO, (mask, torch.bool), {})
-    packed = TensorProxy(name, meta=answer.output.meta)
+    meta = answer.output.meta
+    packed = mask.changed(name, meta=meta, storage=Storage(meta.nbytes))
     where: dict[str, Any] = {"source": drawn.source, "module_path": drawn.module_path}
     return BoundSymbol(symbol(_TO), (mask, torch.bool), {}, packed, answer=answer, **where)
 

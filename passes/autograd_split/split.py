@@ -39,9 +39,9 @@ import torch
 from tracemill.compiler.answer import NewTensor
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.passes.autograd_split.chain import Derivation, name_values
@@ -59,19 +59,34 @@ class Split(ProgramPass):
         """The program with its backward."""
         if not torch.is_grad_enabled():
             return program
-        names = context.names(*program.traces().values())
-        derivation, halves = _derived(program.computation, names)
+        names, sizes = context.names(*program.traces().values()), context.sizes
+        derivation, halves = _derived(program.computation, names, sizes)
         if not derivation.outputs:
             return program
         lost = _lost(program, halves)
         if lost:
-            derivation, halves = _derived(_on_clones(program.computation, lost, names), names)
+            cloned = _on_clones(program.computation, lost, names, sizes)
+            derivation, halves = _derived(cloned, names, sizes)
         context.derivation = derivation
+        missing = _missing(halves, sizes)
+        if missing:
+            derivation.take(missing)
+            halves = halves.given(missing)
+            output = (*program.prologue.output, *missing)
+            program = program.replace(prologue=program.prologue.replace(output=output))
         return halves.program(program)
 
 
-def _derived(computation: Trace, names: Names) -> tuple[Derivation, Halves]:
-    derivation = Derivation(computation)
+def _missing(halves: Halves, sizes: Sizes) -> list[Proxy]:
+    """The sizes that differ from call to call and that only the backward reads."""
+    read = {*halves.kept, *(proxy for bsym in halves.lines for proxy in bsym.inputs)}
+    read.update(proxy for bsym in halves.computation.bound_symbols for proxy in bsym.inputs)
+    read.difference_update(halves.computation.args)
+    return [size for size in sizes.named if size in read]
+
+
+def _derived(computation: Trace, names: Names, sizes: Sizes) -> tuple[Derivation, Halves]:
+    derivation = Derivation(computation, sizes)
     chained = derivation.backward(derivation.outputs)
     kept = derivation.kept = derivation.also_needed()
     forward = derivation.forward()
@@ -91,18 +106,19 @@ def _lost(program: Program, halves: Halves) -> list[TensorProxy]:
     return [proxy for proxy in dict.fromkeys(written) if proxy.storage in read]
 
 
-def _on_clones(computation: Trace, inputs: Sequence[TensorProxy], names: Names) -> Trace:
+def _on_clones(
+    computation: Trace, inputs: Sequence[TensorProxy], names: Names, sizes: Sizes
+) -> Trace:
     """The computation on clones of some of its inputs, which its backward reads when they are not what they were."""
     lines: list[BoundSymbol] = []
     clones: dict[Proxy, Any] = {}
+
+    def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+        name = names.fresh("t")
+        return TensorProxy(name, meta=spec.meta, storage=storage, storage_offset=offset)
+
     for proxy in inputs:
-        answer, tensors = ORACLE.ask(torch.clone, (proxy,), {})
-
-        def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
-            name = names.fresh("t")
-            return TensorProxy(name, meta=spec.meta, storage=storage, storage_offset=offset)
-
-        clones[proxy] = answer.instantiate(tensors, make)
+        answer, clones[proxy] = sizes.ask(torch.clone, (proxy,), {}, make)
         lines.append(BoundSymbol(symbol(torch.clone), (proxy,), {}, clones[proxy], answer=answer))
     lines += [bsym.substitute(clones) for bsym in computation.bound_symbols]
     return computation.replace(bound_symbols=lines)

@@ -50,8 +50,7 @@ class Acquire(ProgramPass):
         """The program of the call in `context`; the one given is empty."""
         checked, names = context.cache != "same input", Names()
         locator = Locator(_module_of(context.call.form.target))
-        kind = SymbolicInterpreter if context.cache == "symbolic values" else Interpreter
-        interpreter = kind(locator, names, checked=checked)
+        interpreter = _interpreter(context, locator, names, checked=checked)
         made = self._acquired(interpreter, context, names, checked=checked)
         refuse_leaks(interpreter.release())
         return made
@@ -75,9 +74,11 @@ class Acquire(ProgramPass):
         output = seen.output
         interpreter.settle()
         _refuse_unseen_gradients(output, interpreter)
-        if isinstance(interpreter, SymbolicInterpreter):
+        symbolic = isinstance(interpreter, SymbolicInterpreter)
+        if symbolic:
             refuse_exact_types(seen.watch.codes)
-            interpreter.refuse_unfinished(output.value, seen.changes)
+            interpreter.refuse_unfinished(seen.changes)
+            context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
 
         fetched, epilogue = state_lines(
@@ -89,8 +90,8 @@ class Acquire(ProgramPass):
         tensors = list(interpreter.lifted.values())
         arguments: list[Proxy] = [proxy for proxy, _ in tensors]
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
-        if isinstance(interpreter, SymbolicInterpreter):
-            arguments += interpreter.symbols.sizes
+        if symbolic:
+            arguments += interpreter.sizes.named
         result = output.value
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
@@ -108,9 +109,18 @@ class Acquire(ProgramPass):
             arguments,
             checked=checked,
             attention=interpreter.uses_attention,
-            symbols=interpreter.symbols if isinstance(interpreter, SymbolicInterpreter) else None,
+            sizes=interpreter.symbolic_inputs.lines if symbolic else (),
         )
         return Program(prologue, computation, epilogue=epilogue)
+
+
+def _interpreter(
+    context: PassContext, locator: Locator, names: Names, *, checked: bool
+) -> Interpreter:
+    if not context.sizes_are_symbolic:
+        return Interpreter(locator, names, checked=checked)
+    beginning = context.call.form.source
+    return SymbolicInterpreter(locator, names, beginning=beginning, checked=checked)
 
 
 def _refuse_unseen_gradients(output: Output, interpreter: Interpreter) -> None:

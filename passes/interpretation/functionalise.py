@@ -34,7 +34,7 @@ import torch
 
 from tracemill.compiler import prims
 from tracemill.compiler.answer import NewTensor, tensor_arguments
-from tracemill.compiler.errors import MutationError
+from tracemill.compiler.errors import MutationError, UnsupportedError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch
 from tracemill.compiler.pass_base import PassContext, ProgramPass
@@ -62,6 +62,11 @@ class Functionalise(ProgramPass):
         written = written_storages(program.computation)
         if not written:
             return program
+        if context.sizes.is_symbolic:
+            raise UnsupportedError(
+                'the program writes to a tensor, which is not built under cache="symbolic values"; '
+                'use cache="constant values"'
+            )
         names = context.names(*program.traces().values())
         lines = program.computation.bound_symbols
         memory = Memory(lambda: names.fresh("v"), grad=any(bsym.grad_enabled for bsym in lines))

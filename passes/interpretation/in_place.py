@@ -178,12 +178,7 @@ def refreshed(
 
 def _requiring_grad(recording: Recording, proxy: TensorProxy) -> TensorProxy:
     meta = proxy.meta.replace(requires_grad=True, is_leaf=False)
-    made = TensorProxy(
-        recording.fresh_name(),
-        meta=meta,
-        storage=proxy.storage,
-        storage_offset=proxy.storage_offset,
-    )
+    made = proxy.changed(recording.fresh_name(), meta=meta)
     recording.emit(prims.SAME, (proxy,), {}, made)
     recording.become(proxy, made)
     return made

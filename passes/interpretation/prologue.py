@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -12,8 +13,8 @@ from tracemill.compiler.guards import TensorCheck, check
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.settings import SETTINGS, Ambient, autocast_dtypes, default_device
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import layout_of
 from tracemill.compiler.trace import Trace
-from tracemill.passes.interpretation.symbols import Symbols
 
 
 def ambient_checks(*, attention: bool, tensors: bool) -> list[BoundSymbol]:
@@ -57,28 +58,26 @@ def build_prologue(
     *,
     checked: bool,
     attention: bool = False,
-    symbols: Symbols | None = None,
+    sizes: Sequence[BoundSymbol] = (),
 ) -> Trace:
     """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`.
 
-    symbols: the sizes that differ from call to call, with what they must meet.
+    sizes: the lines that name sizes which differ from call to call.
     """
     if checked:
         strided = any(tensor.layout == torch.strided for _, tensor in tensors)
         ambient = ambient_checks(attention=attention, tensors=strided)
-        lines = [*ambient, *lines, *_tensor_checks(tensors, symbols)]
-    if symbols is not None:
-        lines = [*lines, *symbols.lines, *symbols.guards()]
+        lines = [*ambient, *lines, *_tensor_checks(tensors)]
+    lines = [*lines, *sizes]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
 
 
 def _tensor_checks(
-    tensors: Sequence[tuple[TensorProxy, torch.Tensor]], symbols: Symbols | None
+    tensors: Sequence[tuple[TensorProxy, torch.Tensor]],
 ) -> Iterator[BoundSymbol]:
     strided = [(proxy, tensor) for proxy, tensor in tensors if tensor.layout == torch.strided]
     if strided:
-        layouts = () if symbols is None else symbols.fixed(strided)
-        guard = TensorCheck.of([tensor for _, tensor in strided], *layouts)
+        guard = TensorCheck.of([tensor for _, tensor in strided], *_fixed(strided))
         condition = f"{{}}.check({', '.join('{}' for _ in strided)})"
         yield check("metadata of the tensors", condition, guard, *(proxy for proxy, _ in strided))
     for proxy, tensor in tensors:
@@ -92,3 +91,18 @@ def _tensor_checks(
                 tensor.shape,
                 tensor.dtype,
             )
+
+
+def _fixed(tensors: Sequence[tuple[TensorProxy, torch.Tensor]]) -> tuple[Any, ...]:
+    """Sizes, and strides, that each call's tensors must have, None for symbolic ones; nothing where none is."""
+    layouts = [layout_of(proxy) for proxy, _ in tensors]
+    if not any(layouts):
+        return ()
+    parts = [
+        (tensor.shape, tensor.stride()) if layout is None else layout[:2]
+        for layout, (_, tensor) in zip(layouts, tensors, strict=True)
+    ]
+    return tuple(
+        [[value if type(value) is int else None for value in table] for table in tables]
+        for tables in zip(*parts, strict=True)
+    )

@@ -25,15 +25,15 @@ def proxy(*shape: int, requires_grad: bool = True, **options: Any) -> TensorProx
     return TensorProxy("x", shape=shape, requires_grad=requires_grad, **options)
 
 
-def plain(meta: TensorMeta) -> TensorMeta:
-    return meta.replace(requires_grad=False, is_leaf=True)
+def cotangent(meta: TensorMeta) -> TensorProxy:
+    return TensorProxy("cotangent", meta=meta.replace(requires_grad=False, is_leaf=True))
 
 
 def whole(derivative: Derivative) -> Backward:
     """The backward when every output has a cotangent that looks like it."""
     refs = [derivative.outputs[position] for position in derivative.differentiable]
-    metas = [plain(derivative.body.meta(ref)) for ref in refs if ref is not None]
-    return derivative.backward(tuple(zip(derivative.differentiable, metas, strict=True)))
+    given = [cotangent(derivative.body.meta(ref)) for ref in refs if ref is not None]
+    return derivative.backward(tuple(zip(derivative.differentiable, given, strict=True)))
 
 
 def names(steps: tuple[Step, ...]) -> list[str]:
@@ -59,9 +59,9 @@ def test_one_signature_is_asked_once() -> None:
 def test_a_backward_is_asked_once_for_each_set_of_cotangents() -> None:
     derivative = DERIVATIVES.ask(torch.linalg.eigh, (proxy(3, 3),), {})
     values, vectors = (derivative.body.meta(ref) for ref in derivative.outputs if ref is not None)
-    both = derivative.backward(((0, plain(values)), (1, plain(vectors))))
-    assert derivative.backward(((0, plain(values)), (1, plain(vectors)))) is both
-    one = derivative.backward(((0, plain(values)),))
+    both = derivative.backward(((0, cotangent(values)), (1, cotangent(vectors))))
+    assert derivative.backward(((0, cotangent(values)), (1, cotangent(vectors)))) is both
+    one = derivative.backward(((0, cotangent(values)),))
     assert len(one.steps) < len(both.steps)
 
 

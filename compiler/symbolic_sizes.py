@@ -1,0 +1,343 @@
+"""Symbolic sizes: sizes and numbers that differ from call to call, on PyTorch's own symbolic shapes.
+
+One ShapeEnv belongs to one trace. It makes the sizes of inputs symbolic, says what a call's sizes are, and collects the
+guards that Python and PyTorch needed, each with the user's line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.answer import Answer, NewTensor, SameTensor
+from tracemill.compiler.meta import Storage, TensorMeta, hint
+from tracemill.compiler.models import non_leaf
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved, unprofiled
+from tracemill.compiler.proxy import IntegerProxy, NumberProxy, TensorProxy
+from tracemill.compiler.settings import Ambient
+from tracemill.compiler.signature import CallKey
+from tracemill.compiler.sizes import Make, Sizes
+from tracemill.compiler.symbol import Source
+from tracemill.compiler.symbolic import (
+    Expression,
+    Layout,
+    SymbolicTensorProxy,
+    is_symbolic,
+    known,
+    layout_of,
+)
+from tracemill.compiler.values import leaves, map_leaves
+
+_PLAIN_ARITHMETIC = re.compile(r"^[\w\s{}()+*/%,-]*$")
+_ANSWERED_BY_NOBODY = object()
+
+
+class _ShapeEnv(internals.ShapeEnv):
+    """PyTorch's environment; its guards know the user's line."""
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        super().__init__(duck_shape=False)
+        self._tracemill_where = where
+
+    def _get_sloc(self, framework_loc: str | None = None) -> Any:
+        return internals.SLoc("", self._tracemill_where())
+
+
+class _Printer(internals.PythonPrinter):
+    """Writes symbols as the places of a template."""
+
+    def __init__(self, symbols: Sequence[Any]) -> None:
+        super().__init__()
+        self._places = {symbol: f"{{{index}}}" for index, symbol in enumerate(symbols)}
+
+    def _print_Symbol(self, expr: Any) -> str:
+        return self._places[expr]
+
+
+class _Key(CallKey):
+    """A key in which symbolic numbers and sizes count by expression."""
+
+    def _number(self, number: Any) -> Any:
+        return number
+
+    def _tensor(self, proxy: TensorProxy) -> Any:
+        meta, layout = super()._tensor(proxy), layout_of(proxy)
+        return meta if layout is None or type(meta) is int else (meta, layout.key)
+
+
+class SymbolicSizes(Sizes):
+    """The symbolic sizes of one trace.
+
+    env: PyTorch's environment. inputs: the values that symbols come from, each with its source.
+    beginning: the line where the program begins. running: says which one runs, while the program runs.
+    reads_offsets: whether it matters where in their storage inputs begin.
+    """
+
+    is_symbolic = True
+    ways = (nullcontext, internals.enable_python_dispatcher)
+
+    def __init__(self, beginning: Source | None) -> None:
+        self.env = _ShapeEnv(self._where)
+        super().__init__(internals.FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True))
+        self.beginning = beginning
+        self.running: Callable[[], Source | None] = lambda: None
+        self.inputs: list[tuple[TensorProxy | NumberProxy, Any]] = []
+        self.reads_offsets = False
+        self.numbers: dict[Any, NumberProxy] = {}
+        self._symbolic: dict[Any, Any] = {}
+        self._answers: dict[Any, Any] = {}
+
+    def _where(self) -> str:
+        source = self.running() if self.line is None else self.line.source
+        return self.described(source)
+
+    def described(self, source: Source | None = None) -> str:
+        """A line of the user's, for checks; the program's first one where there is none."""
+        source = source or self.beginning
+        return "sizes" if source is None else f"{source}  {source.text}"
+
+    def name(self, symbol: Any, proxy: NumberProxy) -> NumberProxy:
+        """Makes a proxy the value of the trace that a symbolic number is."""
+        self.numbers[symbol.node.expr] = proxy
+        self._symbolic[proxy] = symbol
+        return proxy
+
+    # From the trace to PyTorch
+
+    def model(self, proxy: TensorProxy) -> torch.Tensor:
+        layout, meta = layout_of(proxy), proxy.meta
+        if layout is None:
+            return super().model(TensorProxy(proxy.name, meta=meta))
+        with self.mode, torch.enable_grad():
+            model = torch.empty_strided(
+                layout.shape, layout.stride, dtype=meta.dtype, device=meta.device
+            )
+            model = model.conj() if meta.conj else model
+            model = internals.neg_view(model) if meta.neg else model
+            if meta.requires_grad:
+                model.requires_grad_()
+                model = model if meta.is_leaf else non_leaf(model)
+        return model
+
+    def given(self, number: Any) -> Any:
+        return self._symbolic[number] if type(number) in _NUMBERS else number
+
+    def key(self) -> CallKey:
+        return _Key()
+
+    @property
+    def named(self) -> Collection[NumberProxy]:
+        return self.numbers.values()
+
+    # From PyTorch to the trace
+
+    def number(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is torch.SymInt:
+            return self._integer(value)
+        if kind is torch.SymFloat:
+            return self.numbers.get(value.node.expr) or float(value)
+        if kind is torch.SymBool:
+            return bool(value)
+        if kind is torch.Size and any(type(size) is torch.SymInt for size in value):
+            return torch.Size(map(int, value))
+        return value
+
+    def _integer(self, value: Any) -> Any:
+        value = known(value)
+        if type(value) is int:
+            return value
+        expr = value.node.expr
+        proxy = self.numbers.get(expr)
+        if proxy is not None:
+            return proxy
+        free = sorted(expr.free_symbols, key=str)
+        if all(symbol in self.numbers for symbol in free):
+            template = _Printer(free).doprint(expr)
+            if _PLAIN_ARITHMETIC.match(template):
+                operands = tuple(self.numbers[symbol] for symbol in free)
+                made = Expression(template, operands, value.node.hint)
+                self._symbolic[made] = value
+                return made
+        return int(value)
+
+    def like(self, proxy: TensorProxy, fake: torch.Tensor) -> TensorProxy:
+        if not fake._has_symbolic_sizes_strides:
+            return proxy
+        return self.proxy(proxy, Layout.of(fake))
+
+    def proxy(self, like: TensorProxy, layout: Layout) -> TensorProxy:
+        """A proxy like another one, of this layout."""
+        if not layout.is_symbolic:
+            return like
+        return SymbolicTensorProxy(
+            like.name,
+            layout=layout,
+            sizes=tuple(map(self.number, layout.shape)),
+            meta=like.meta,
+            storage=like.storage,
+            storage_offset=like.storage_offset,
+        )
+
+    # Calls
+
+    def ask(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        make: Make,
+        local: dict[Any, Answer] | None = None,
+    ) -> tuple[Answer, Any]:
+        answer, tensors = ORACLE.ask(fn, args, kwargs, local)
+        layouts = self.layouts(fn, args, kwargs, answer, tensors)
+        if layouts is None:
+            self.specialise(args, kwargs)
+        return answer, answer.instantiate(tensors, self.making(make, answer, layouts))
+
+    def making(self, make: Make, answer: Answer, layouts: Any) -> Make:
+        """`make`, for outputs of these layouts."""
+        if layouts is None:
+            return make
+        specs = leaves(answer.output)
+        by_spec = {id(spec): each for spec, each in zip(specs, layouts, strict=True)}
+
+        def made(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+            layout, proxy = by_spec[id(spec)], make(spec, storage, offset)
+            return proxy if layout is None else self.proxy(proxy, layout)
+
+        return made
+
+    def involved(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call is on symbolic sizes or numbers."""
+        return any(map(is_symbolic, leaves(args))) or any(map(is_symbolic, leaves(kwargs)))
+
+    def layouts(
+        self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
+    ) -> Any:
+        """What a call gives in symbols, or None where PyTorch does not say it of every size.
+
+        For a query its output, in a list of one; else the layout of each leaf of the output, None where it is no new tensor.
+        answer: what PyTorch said for the sizes of now.
+        """
+        if not self.involved(args, kwargs):
+            return [answer.output] if answer.is_query else [None for _ in leaves(answer.output)]
+        if fn in STORAGE_READERS:
+            return None
+        key = _Key()
+        parts = (fn, key.of(args), key.of(kwargs), Ambient.now())
+        found = self._answers.get(parts, _ANSWERED_BY_NOBODY)
+        if found is _ANSWERED_BY_NOBODY:
+            found = self._answers[parts] = self._told(fn, args, kwargs, answer, tensors)
+        return found
+
+    def _told(self, *asked: Any) -> Any:
+        for way in self.ways:
+            try:
+                with internals.quiet_fakes(), unprofiled(), way():
+                    return self._ask(*asked)
+            except Exception:  # what fakes cannot do symbolically, they did for the sizes of now
+                continue
+        return None
+
+    def _ask(
+        self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
+    ) -> Any:
+        with unobserved():
+            models = [self.model(tensor) for tensor in tensors]
+            by_proxy = dict(zip(tensors, models, strict=True))
+
+            def real(leaf: Any) -> Any:
+                return by_proxy[leaf] if isinstance(leaf, TensorProxy) else self.given(leaf)
+
+            given, named = map_leaves(real, (tuple(args), dict(kwargs)))
+            with self.mode:
+                output = fn(*given, **named)
+        if answer.is_query:
+            return [output]
+        specs, outs = list(leaves(answer.output)), list(leaves(output))
+        if len(specs) != len(outs):
+            return None
+        found = [
+            _compared(spec, out, models, tensors) for spec, out in zip(specs, outs, strict=True)
+        ]
+        return None if any(layout is False for layout in found) else found
+
+    def cotangent(self, out: TensorProxy) -> TensorProxy:
+        layout, plain = layout_of(out), super().cotangent(out)
+        if layout is None:
+            return plain
+        with unobserved(), self.mode:
+            like = torch.empty_like(
+                torch.empty_strided(layout.shape, layout.stride, device=out.device)
+            )
+        made = self.like(plain, like)
+        if tuple(map(hint, like.stride())) != plain.meta.stride:
+            self.specialise(out)
+            return plain
+        return made
+
+    def specialise(self, *values: Any) -> None:
+        for value in leaves(values):
+            layout = layout_of(value) if isinstance(value, TensorProxy) else None
+            for part in (self.given(value),) if layout is None else layout.parts:
+                if type(part) is torch.SymInt:
+                    int(part)
+                elif type(part) is torch.SymFloat:
+                    float(part)
+
+    def same_geometry(self, one: TensorProxy, other: TensorProxy) -> bool:
+        return super().same_geometry(one, other) and self._same(one, other)
+
+    def _same(self, one: TensorProxy, other: TensorProxy) -> bool:
+        """Whether shapes and strides are equal; each comparison that is not plain becomes a guard."""
+        first, second = layout_of(one), layout_of(other)
+        if first is None and second is None:
+            return True
+        pairs = zip(self._shape_and_stride(one), self._shape_and_stride(other), strict=True)
+        return all(bool(a == b) for a, b in pairs)
+
+    @staticmethod
+    def _shape_and_stride(proxy: TensorProxy) -> tuple[Any, ...]:
+        layout = layout_of(proxy) or proxy.meta
+        return (*layout.shape, *layout.stride)
+
+    def stride(self, proxy: TensorProxy) -> tuple[Any, ...]:
+        layout = layout_of(proxy)
+        return proxy.meta.stride if layout is None else layout.stride
+
+
+_NUMBERS = frozenset([Expression, *NumberProxy.__subclasses__()])
+
+
+def _compared(spec: Any, out: Any, models: Sequence[Any], tensors: Sequence[TensorProxy]) -> Any:
+    """The layout of one output; None for no new tensor, False where it is not as for the sizes of now."""
+    if type(spec) is SameTensor:
+        return None if out is models[spec.position] else False
+    if type(spec) is not NewTensor:
+        return False if isinstance(out, (torch.SymInt, torch.Tensor)) else None
+    if not isinstance(out, torch.Tensor) or any(out is model for model in models):
+        return False
+    meta: TensorMeta = spec.meta
+    if meta.layout != torch.strided or out.layout != torch.strided:
+        return False
+    layout = Layout.of(out)
+    kind, position = spec.storage
+    if kind == "argument":
+        if out.untyped_storage()._cdata != models[position].untyped_storage()._cdata:
+            return False
+        base = layout_of(tensors[position])
+        begin = tensors[position].storage_offset if base is None else base.offset
+        layout = layout._replace(offset=known(layout.offset + begin))
+    now = (tuple(map(hint, layout.shape)), tuple(map(hint, layout.stride)), out.dtype)
+    return layout if now == (meta.shape, meta.stride, meta.dtype) else False
+
+
+def integer(name: str, symbol: Any) -> IntegerProxy:
+    """The proxy of a symbolic size."""
+    return IntegerProxy(name, value=symbol.node.hint)
