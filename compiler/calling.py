@@ -62,19 +62,21 @@ class CallForm:
 
     def call(self, values: Sequence[Any]) -> Any:
         """Calls the target with a value for each parameter."""
-        return self.apply(self.target, values)
+        return self.apply(self.target, values, [parameter.name for parameter in self.parameters])
 
-    def apply(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
-        """Calls a function that has the target's parameters, under whatever names."""
+    def apply(
+        self, function: Callable[..., Any], values: Sequence[Any], names: Sequence[str]
+    ) -> Any:
+        """Calls a function that has the target's parameters under these names."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for parameter, value in zip(self.parameters, values, strict=True):
+        for parameter, value, name in zip(self.parameters, values, names, strict=True):
             if parameter.kind is P.VAR_POSITIONAL:
                 args.extend(value)
             elif parameter.kind is P.VAR_KEYWORD:
                 kwargs.update(value)
             elif parameter.kind is P.KEYWORD_ONLY:
-                kwargs[parameter.name] = value
+                kwargs[name] = value
             else:
                 args.append(value)
         return function(*args, **kwargs)

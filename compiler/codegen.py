@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import linecache
 import weakref
@@ -21,19 +22,26 @@ _numbers = itertools.count()
 def compile_code(code: Code, name: str, printer: Printer) -> Callable[..., Any]:
     """The function `name` that the code's text defines.
 
-    The text's lines are in `linecache`, so tracebacks and pdb show them; they go when the function goes.
     Raises PrinterError when the text is not Python, or defines no such function.
     """
-    file = f"<tracemill {name} {next(_numbers)}>"
-    namespace: dict[str, Any] = dict(code.bound)
     try:
-        exec(compile(code.source, file, "exec"), namespace)
-        function = namespace[name]
+        return define(code, name)
     except (SyntaxError, KeyError) as error:
         raise PrinterError(
             f"the text of printer {printer.name!r} does not define {name!r}: "
             f"{type(error).__name__}: {error}\n{code.source}"
         ) from error
+
+
+def define(code: Code, name: str, tree: ast.Module | None = None) -> Callable[..., Any]:
+    """The function `name` of the code's text, or of a tree whose lines are the text's.
+
+    The text's lines are in `linecache`, so tracebacks and pdb show them; they go when the function goes.
+    """
+    file = f"<tracemill {name} {next(_numbers)}>"
+    namespace: dict[str, Any] = dict(code.bound)
+    exec(compile(code.source if tree is None else tree, file, "exec"), namespace)
+    function = namespace[name]
     lines = code.source.splitlines(keepends=True)
     linecache.cache[file] = (len(code.source), None, lines, file)
     weakref.finalize(getattr(function, "__wrapped__", function), linecache.cache.pop, file, None)

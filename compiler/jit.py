@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
 
 from tracemill.compiler import services
+from tracemill.compiler.caller import caller_of
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import OptionError
-from tracemill.compiler.guards import OtherPath
 from tracemill.compiler.jitted_module import jitted_module
 from tracemill.compiler.ordering import passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
@@ -93,47 +92,6 @@ def _jitted(fn: Callable[..., Any], options: Options) -> Any:
 
 
 services.jit_again = _jitted
-
-
-def caller_of(state: Specialisations) -> Callable[..., Any]:
-    """The function that users call: the latest entry if it fits, else what `state` finds or makes."""
-
-    def jitted(*args: Any, **kwargs: Any) -> Any:
-        entry = state.latest
-        if entry is not None:
-            try:
-                inputs = entry.prologue(*args, **kwargs)
-            except Exception:  # whatever does not fit, be it a mismatch or a wrong call
-                entry = None
-            else:
-                state.hits += 1
-                try:
-                    return entry.run(*inputs)
-                except OtherPath:
-                    state.hits -= 1  # counted by whichever runs instead
-        try:
-            return state.call(args, kwargs, entry)
-        except Exception as error:
-            raise error.with_traceback(_users_part(error.__traceback__)) from error.__cause__
-
-    jitted.__tracemill__ = state  # type: ignore[attr-defined]
-    return jitted
-
-
-def _users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without tracemill's own frames where the user's code failed; whole where ours did."""
-    own = __file__.rsplit("/", 2)[0]
-    frames: list[TracebackType] = []
-    while traceback is not None:
-        frames.append(traceback)
-        traceback = traceback.tb_next
-    kept = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith(own)]
-    if not kept or kept[-1] is not frames[-1]:
-        kept = kept and frames
-    result: TracebackType | None = None
-    for frame in reversed(kept or frames):
-        result = TracebackType(result, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return result
 
 
 def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:

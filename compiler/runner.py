@@ -61,8 +61,20 @@ def _with_epilogue(
     return run
 
 
+def runs_as_it_reads(program: Program, backwards: Backwards | None) -> bool:
+    """Whether the program's texts run as they are, one after the other, under the modes that the call finds."""
+    epilogue = program.epilogue
+    return (
+        backwards is None
+        and not _needs_no_grad(program.computation)
+        and (epilogue is None or not _needs_no_grad(epilogue))
+    )
+
+
 def _needs_no_grad(trace: Trace) -> bool:
     """Whether autograd would record: the prologue checks that grad mode and requires_grad are as now."""
-    return torch.is_grad_enabled() and any(
-        getattr(proxy, "requires_grad", False) for proxy in trace.args
+    return (
+        trace.no_grad
+        and torch.is_grad_enabled()
+        and any(getattr(proxy, "requires_grad", False) for proxy in trace.args)
     )

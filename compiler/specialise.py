@@ -14,6 +14,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
 from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
+from tracemill.compiler.entry import Entry
 from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.meta import TensorMeta
@@ -23,11 +24,11 @@ from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.runner import runner_of
+from tracemill.compiler.runner import runner_of, runs_as_it_reads
 from tracemill.compiler.settings import is_somebody_elses, run_without_autocast
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.state_checks import counts_by_content
-from tracemill.compiler.trace import STAGES, Program
+from tracemill.compiler.trace import STAGES
 from tracemill.passes.interpretation.stand_in import interpretation
 from tracemill.printers.base import Printer
 
@@ -109,30 +110,10 @@ def _one_of(what: str, value: str, known: Sequence[str]) -> None:
 
 
 @dataclass(eq=False)
-class Entry:
-    """One specialisation.
-
-    prologue: checks a call's arguments and gives the computation's. run: from these to the program's result.
-    failed: the check that it failed on last, and how many times in a row.
-    """
-
-    program: Program
-    prologue: Callable[..., tuple[Any, ...]]
-    run: Callable[..., Any]
-    history: History
-    failed: tuple[str, int] = ("", 0)
-
-    def fails(self, check: str) -> None:
-        """Remembers the check that a call failed on."""
-        subject, times = self.failed
-        self.failed = (check, times + 1 if check == subject else 1)
-
-
-@dataclass(eq=False)
 class Specialisations:
     """The specialisations of one callable.
 
-    latest: the entry that ran last, tried first. history: the steps of the latest compilation or hit.
+    latest: the entry that ran last, if it has run before; tried first. history: the steps of the latest compilation or hit.
     """
 
     target: Callable[..., Any]
@@ -185,7 +166,7 @@ class Specialisations:
     ) -> tuple[Entry, Any, bool]:
         """The entry for a call, none of `others`; what its prologue gave; whether it was made just now."""
         with self._lock:
-            key = call_key(values, symbolic=self.options.cache == "symbolic values")
+            key = self._key(values)
             entry, inputs = self._find(key, args, kwargs, others)
             is_new = entry is None
             if entry is None:
@@ -198,16 +179,19 @@ class Specialisations:
                 inputs = entry.prologue(*args, **kwargs)
             else:
                 self.hits += 1
-            self.history = entry.history
-            if self.options.cache != "no caching":
+                entry.join(self.form, printer_for)
                 self.latest = entry
+            self.history = entry.history
             return entry, inputs, is_new
+
+    def _key(self, values: tuple[Any, ...]) -> Any:
+        if self.options.cache == "same input":
+            return None
+        return call_key(values, symbolic=self.options.cache == "symbolic values")
 
     def _find(
         self, key: Any, args: Any, kwargs: Any, others: Sequence[Entry]
     ) -> tuple[Entry | None, Any]:
-        if self.options.cache == "same input" and self.latest is not None:
-            return self.latest, self.latest.prologue(*args, **kwargs)
         for entry in reversed(self.entries.get(key, [])):
             if any(entry is other for other in others):
                 continue
@@ -230,12 +214,12 @@ class Specialisations:
                 warnings.warn(
                     f"{name} is compiled again, for a check that failed at several calls in a row: {check}. "
                     "If it changes at each call, make it an argument, or keep it in a tensor",
-                    stacklevel=5,
+                    stacklevel=7,
                 )
 
     def _compile(self, values: tuple[Any, ...]) -> Entry:
         self.history = history = History()
-        self.latest = None  # so that the next call that hits says which history is its own
+        self.latest = None  # so that the next hit says which history is its own
         context = PassContext(
             Call(self.form, values),
             self.options.cache,
@@ -246,13 +230,14 @@ class Specialisations:
         printer_of = self.options.printer_of
         program = run(passes, context, history, printer_of)
         prologue = program.prologue.callable()
-        names = [parameter.name for parameter in self.form.parameters]
-        if names != [proxy.name for proxy in program.prologue.args]:
-            prologue = _renaming(prologue, self.form)
+        names = [proxy.name for proxy in program.prologue.args]
+        if names != [parameter.name for parameter in self.form.parameters]:
+            prologue = _renaming(prologue, self.form, names)
         backwards = backwards_of(program, context, history, passes, printer_of)
-        runner = runner_of(program, context.rebuild, backwards)
-        runner = on_its_path(program, run_without_autocast(runner))
-        return Entry(program, prologue, runner, history)
+        plain = runner_of(program, context.rebuild, backwards)
+        runner = on_its_path(program, run_without_autocast(plain))
+        is_plain = runner is plain and runs_as_it_reads(program, backwards)
+        return Entry(program, prologue, runner, history, is_plain, context.rebuild)
 
     @property
     def cache_info(self) -> CacheInfo:
@@ -260,11 +245,13 @@ class Specialisations:
         return CacheInfo(self.hits, self.misses, sum(map(len, self.entries.values())))
 
 
-def _renaming(prologue: Callable[..., Any], form: CallForm) -> Callable[..., Any]:
+def _renaming(
+    prologue: Callable[..., Any], form: CallForm, names: Sequence[str]
+) -> Callable[..., Any]:
     """The prologue for callers who use the program's own parameter names, one of which no text may have (`input`)."""
 
     def renamed(*args: Any, **kwargs: Any) -> Any:
-        return form.apply(prologue, form.bind(*args, **kwargs))
+        return form.apply(prologue, form.bind(*args, **kwargs), names)
 
     return renamed
 
