@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 TORCH := $(shell grep -m 1 '^torch==' constraints.txt)
-EXTRAS := test,lint,bench,pretty
+EXTRAS := test,lint,bench,docs,pretty
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
@@ -25,7 +25,7 @@ FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist worksteal --ignore=tests/perf
 
-.PHONY: help demo test quick gpu lint format bench clean
+.PHONY: help demo test quick gpu docs lint format bench clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -51,11 +51,14 @@ format: $(READY)  ## let ruff repair and format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(READY)  ## the pages, into docs/_build/html, with warnings as errors
+	$(BIN)/python -m sphinx -q -E -b html -W --keep-going docs docs/_build/html
+
 bench: $(READY)  ## tests/perf, alone on the machine and without verification
 	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf $(PYTEST_ARGS)
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
 	find compiler executors passes printers src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # torch goes first and by its exact version: the default of a package index may be another build.

@@ -153,7 +153,6 @@ class BoundSymbol:
     """A symbol bound to arguments and outputs; immutable, `from_bsym` makes a changed one.
 
     sym, args, kwargs, output: the line `output = sym(*args, **kwargs)`.
-    subsymbols: the ATen operations that it does.
     source, module_path: the user's line, and the path of the module whose forward was running.
     grad_enabled: whether autograd was recording when the program got here.
     region: the number of the checkpoint region that it is in, whose values are computed again; 0 for none.

@@ -39,7 +39,9 @@ def html_of(trace: Trace) -> str:
     return text_of(trace, own if isinstance(own, HtmlPrinter) else HtmlPrinter(own))
 
 
-services.text_of = text_of
-services.source_of = source_of
-services.html_of = html_of
-services.callable_of = callable_of
+def install() -> None:
+    """Lets traces answer."""
+    services.text_of = text_of
+    services.source_of = source_of
+    services.html_of = html_of
+    services.callable_of = callable_of

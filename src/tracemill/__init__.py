@@ -48,6 +48,7 @@ from tracemill.executors.fusion import FusionExecutor, Region
 from tracemill.printers.base import Printer
 from tracemill.printers.difference import Difference, diff
 
+texts.install()
 PLUGINS.register(builtin_plugins, "tracemill:core", "tracemill")
 
 __all__ = [
@@ -100,7 +101,6 @@ __all__ = [
     "register_plugin",
     "substitute",
     "symbol",
-    "texts",
     "trace",
     "tracectx",
     "unregister_plugin",
