@@ -25,7 +25,7 @@ class Entry:
     prologue: checks a call's arguments and gives the computation's. run: from these to the program's result.
     plain: whether `run` is the texts as they are, and then `rebuild` on what they return.
     call: the function of a whole call, once it is joined; raises Mismatch where the entry does not fit.
-    failed: the check that it failed on last, and how many times in a row.
+    failed: the check that it failed on last. turn: the number of the call at which it was made or found again.
     """
 
     program: Program
@@ -34,13 +34,9 @@ class Entry:
     history: History
     plain: bool = False
     rebuild: Callable[[Any], Any] | None = None
-    failed: tuple[str, int] = ("", 0)
+    failed: str = ""
+    turn: int = 0
     call: Callable[..., Any] | None = None
-
-    def fails(self, check: str) -> None:
-        """Remembers the check that a call failed on."""
-        subject, times = self.failed
-        self.failed = (check, times + 1 if check == subject else 1)
 
     def join(self, form: CallForm, printer_for: Callable[[Any], Printer]) -> None:
         """Makes `call`; at the first hit, so that a first call does not pay for it."""

@@ -31,6 +31,7 @@ def jit(
     cache: str = "constant values",
     sharp_edges: str = "warn",
     paths: int = 32,
+    entries: int = 128,
     **unknown: Any,
 ) -> Any:
     """Compiles a function, method, partial or module; without `fn`, a decorator.
@@ -46,6 +47,7 @@ def jit(
     "same input" (check nothing) or "no caching".
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
     paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
+    entries: how many specialisations are kept; past that the one goes that was not used for longest.
 
     Raises OptionError for an unknown option, printer, executor, pass or cache mode.
 
@@ -57,7 +59,7 @@ def jit(
     tensor([2., 2.])
     """
     if unknown:
-        known = "printer, executors, passes, disable_passes, cache, sharp_edges, paths"
+        known = "printer, executors, passes, disable_passes, cache, sharp_edges, paths, entries"
         raise OptionError(
             f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}"
         )
@@ -70,6 +72,7 @@ def jit(
         cache=cache,
         sharp_edges=sharp_edges,
         paths=paths,
+        entries=entries,
     )
     if fn is None:
         return lambda decorated: _jitted(decorated, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.random_state import Generator
+from tracemill.compiler.recompilation import Recompilations
 from tracemill.compiler.runner import runner_of, runs_as_it_reads
 from tracemill.compiler.settings import is_somebody_elses, run_without_autocast
 from tracemill.compiler.signature import CallKey
@@ -58,10 +58,13 @@ class Options:
     cache: str = "constant values"
     sharp_edges: str = "warn"
     paths: int = 32
+    entries: int = 128
 
     def __post_init__(self) -> None:
         _one_of("cache mode", self.cache, CACHE_MODES)
         _one_of("sharp_edges", self.sharp_edges, SHARP_EDGES)
+        if self.entries < 1:
+            raise OptionError(f"entries must be at least 1, not {self.entries}")
         if isinstance(self.printer, Mapping):
             for stage in self.printer:
                 _one_of("stage", stage, (*STAGES, "*"))
@@ -127,7 +130,8 @@ class Specialisations:
     def __post_init__(self) -> None:
         self.form = CallForm(self.target)
         self._lock = threading.RLock()
-        self._warned: set[str] = set()
+        name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+        self._recompilations = Recompilations(name, [p.name for p in self.form.parameters])
 
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Entry | None = None
@@ -166,21 +170,26 @@ class Specialisations:
     ) -> tuple[Entry, Any, bool]:
         """The entry for a call, none of `others`; what its prologue gave; whether it was made just now."""
         with self._lock:
+            if self.latest is not None:
+                self.latest.turn = self.hits + self.misses  # it may have run many times since
             key = self._key(values)
             entry, inputs = self._find(key, args, kwargs, others)
             is_new = entry is None
             if entry is None:
                 if len(others) >= self.options.paths:
                     raise DataDependentError(too_many_paths(self.options.paths, latest))
+                if not others:
+                    self._note(key)
                 entry = self._compile(values)
                 self.misses += 1
                 if self.options.cache != "no caching":
-                    self.entries.setdefault(key, []).append(entry)
+                    self._keep(key, entry)
                 inputs = entry.prologue(*args, **kwargs)
             else:
                 self.hits += 1
                 entry.join(self.form, printer_for)
                 self.latest = entry
+            entry.turn = self.hits + self.misses
             self.history = entry.history
             return entry, inputs, is_new
 
@@ -192,30 +201,37 @@ class Specialisations:
     def _find(
         self, key: Any, args: Any, kwargs: Any, others: Sequence[Entry]
     ) -> tuple[Entry | None, Any]:
-        for entry in reversed(self.entries.get(key, [])):
+        known = self.entries.get(key, [])
+        for entry in reversed(known):
             if any(entry is other for other in others):
                 continue
             try:
                 inputs = entry.prologue(*args, **kwargs)
             except (Mismatch, LookupError, AttributeError, TypeError) as error:
-                entry.fails(str(error))
+                entry.failed = str(error)
                 continue
-            entry.failed = ("", 0)
+            known.remove(entry)
+            known.append(entry)  # the one that ran last is tried first
             return entry, inputs
-        self._warn_of_repeated_failures(self.entries.get(key, []))
         return None, ()
 
-    def _warn_of_repeated_failures(self, entries: Sequence[Entry]) -> None:
-        """Names what is different at each call, so that each call is compiled anew; once for each check."""
-        for check, times in {entry.failed for entry in entries}:
-            if times >= 2 and check not in self._warned:
-                self._warned.add(check)
-                name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
-                warnings.warn(
-                    f"{name} is compiled again, for a check that failed at several calls in a row: {check}. "
-                    "If it changes at each call, make it an argument, or keep it in a tensor",
-                    stacklevel=7,
-                )
+    def _note(self, key: Any) -> None:
+        """Takes note of what a call of this kind is compiled for."""
+        known = self.entries.get(key)
+        if known is None:
+            self._recompilations.new_kind(key)
+        else:
+            self._recompilations.failed_check(known[-1].failed)
+
+    def _keep(self, key: Any, entry: Entry) -> None:
+        """Keeps an entry; past the limit the one goes that was made or found again longest ago."""
+        entry.turn = self.hits + self.misses
+        self.entries.setdefault(key, []).append(entry)
+        if sum(map(len, self.entries.values())) > self.options.entries:
+            oldest = min(self.entries, key=lambda kind: self.entries[kind][0].turn)
+            del self.entries[oldest][0]
+            if not self.entries[oldest]:
+                del self.entries[oldest]
 
     def _compile(self, values: tuple[Any, ...]) -> Entry:
         self.history = history = History()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tracemill.compiler import prims
+from tracemill.compiler.module_hooks import HookCall
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -54,7 +55,7 @@ class DeadCodeElimination(ProgramPass):
 def has_effect(bsym: BoundSymbol) -> bool:
     """Whether a bound symbol does more than give its outputs."""
     return (
-        isinstance(bsym.sym, (prims.Check, Write))
+        isinstance(bsym.sym, (prims.Check, Write, HookCall))
         or bsym.mutates
         or (bsym.is_random and bsym.sym not in READERS)
         or bsym.sym is prims.UNPACK_SHAPE  # sizes are checked, and a backward may read them

@@ -582,3 +582,61 @@ def test_each_check_is_a_line_that_says_where_the_value_comes_from(
         jitted = tm.jit(lambda x: net(x) * settings.scale * SCALE + SETTINGS.scale)
         jitted(torch.ones(1, 2))
     golden(tm.last_prologue_traces(jitted)[-1].text("minimal"), "prologue")
+
+
+class Counting(nn.Module):
+    """Its result depends on a counter that it counts up itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_counter_that_the_result_depends_on_stays_right_past_the_limit() -> None:
+    module = Counting()
+    jitted = tm.jit(module, entries=3)
+    x = torch.ones(2)
+    jitted(x)
+    jitted(x)
+    with pytest.warns(UserWarning, match=r"Counting is compiled again.*: its attributes"):
+        assert torch.equal(jitted(x), x * 3)
+    for call in range(4, 8):  # it is said once
+        assert torch.equal(jitted(x), x * call)
+    assert module.calls == 7
+    assert tm.cache_info(jitted) == (0, 7, 3)
+
+
+def test_past_the_limit_the_entry_goes_that_was_not_used_for_longest() -> None:
+    jitted = tm.jit(lambda x: x * 2, entries=2)
+    for size in (1, 2, 1, 3, 1, 2):
+        jitted(torch.ones(size))
+    assert tm.cache_info(jitted) == (2, 4, 2)
+
+
+def test_two_states_that_take_turns_are_two_entries_and_no_warning() -> None:
+    settings = Settings()
+    jitted = tm.jit(lambda x: x * settings.scale)
+    x = torch.ones(2)
+    for call in range(8):
+        settings.scale = float(call % 2)
+        torch.testing.assert_close(jitted(x), x * settings.scale)
+    assert tm.cache_info(jitted) == (6, 2, 2)
+
+
+def test_an_argument_that_is_another_at_each_call_is_named_in_a_warning() -> None:
+    jitted = tm.jit(lambda x, step: x * step)
+    x = torch.ones(2)
+    for step in range(8):
+        assert torch.equal(jitted(x, step), x * step)
+    with pytest.warns(UserWarning, match="another kind of argument 'step'"):
+        jitted(x, 8)
+    assert torch.equal(jitted(x, 9), x * 9)
+
+
+def test_a_limit_is_at_least_one_entry() -> None:
+    with pytest.raises(tm.OptionError, match="entries must be at least 1, not 0"):
+        tm.jit(Counting(), entries=0)

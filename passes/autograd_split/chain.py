@@ -12,12 +12,14 @@ from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.body import NotCapturedError
 from tracemill.compiler.derivative import DERIVATIVES, derivatives_for
 from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.module_hooks import Hooked
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
 from tracemill.passes.autograd_split.halves import distinct_tensors
+from tracemill.passes.autograd_split.hooked import HookedLink
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link, unnamed
 from tracemill.passes.autograd_split.opaque import OpaqueLink
 from tracemill.passes.autograd_split.own_vjp import OwnVjpLink
@@ -52,12 +54,14 @@ class Derivation:
         )
         self.kept: tuple[Proxy, ...] = ()
         self._links: dict[int, Link] = {}
+        self._arrived: dict[object, tuple[TensorProxy | None, ...]] = {}
         if self.outputs:
             for bsym in trace.bound_symbols:
                 _refuse_writes(bsym)
 
     def backward(self, defined: Sequence[TensorProxy]) -> Chained:
         """The backward for cotangents of these outputs; what it makes has no name yet."""
+        self._arrived.clear()
         starts = {out: self._cotangent(out) for out in defined}
         lines: list[BoundSymbol] = []
         arrived: dict[TensorProxy, TensorProxy] = dict(starts)
@@ -108,6 +112,8 @@ class Derivation:
         return link
 
     def _link(self, bsym: BoundSymbol) -> Link:
+        if isinstance(bsym.sym, Hooked):
+            return HookedLink(bsym, self._arrived, self._sizes)
         if bsym.sym.vjp is not None:
             return OwnVjpLink(bsym, self._sizes)
         link = oracle_link(bsym, self._free, self._sizes, self._derivatives, DERIVATIVES)

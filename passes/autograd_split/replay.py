@@ -19,6 +19,7 @@ After:
 from __future__ import annotations
 
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.module_hooks import Hooked
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -32,6 +33,11 @@ def replay(trace: Trace) -> Trace:
     names = Names(trace.names)
     lines: list[BoundSymbol] = []
     for bsym in trace.bound_symbols:
+        if isinstance(bsym.sym, Hooked):
+            raise UnsupportedError(
+                "create_graph=True runs the jitted function's program again, where the backward hooks of "
+                f"{bsym.module_path or 'its module'} would not be called; call the function without jit"
+            )
         if bsym.is_random:
             where = "" if bsym.source is None else f" at {bsym.source.file}:{bsym.source.line}"
             raise UnsupportedError(

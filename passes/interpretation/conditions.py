@@ -26,7 +26,9 @@ HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
-_GLOBAL_HOOKS = tuple(getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS)
+GLOBAL_HOOKS = {
+    f"global{name}": getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS
+}
 
 
 class Named:
@@ -83,7 +85,7 @@ class ModuleTables:
 
     def checks(self) -> Iterator[StateCheck]:
         if self.modules:
-            hooks = (*self.hooks, *(table for table in _GLOBAL_HOOKS if not table))
+            hooks = (*self.hooks, *(table for table in GLOBAL_HOOKS.values() if not table))
             check = ModulesCheck(self.modules, self.tables, hooks, self.missing)
             subject = (
                 "classes and hooks of the modules, and their numbers of parameters and buffers"

@@ -263,7 +263,7 @@ class Interpreter(TorchFunctionMode):
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
-        return self._to_stand_ins(
+        return self.stand_ins(
             self.call(fn, self._to_proxies(tuple(args)), self._to_proxies(dict(kwargs)))
         )
 
@@ -297,7 +297,7 @@ class Interpreter(TorchFunctionMode):
         answer = effect_answer(spec, len(tensors))
         output = answer.instantiate(tensors, self._new)
         self.emit(sym, args, {}, output, answer)
-        return self._to_stand_ins(output)
+        return self.stand_ins(output)
 
     def add(
         self,
@@ -362,7 +362,9 @@ class Interpreter(TorchFunctionMode):
         self.bound_symbols.append(bsym)
         return bsym
 
-    def _to_stand_ins(self, output: Any) -> Any:
+    def stand_ins(self, output: Any) -> Any:
+        """An output with the stand-ins of its proxies."""
+
         def leaf(value: Any) -> Any:
             if not isinstance(value, TensorProxy):
                 return value

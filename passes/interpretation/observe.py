@@ -10,6 +10,7 @@ from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.trace import Trace
+from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
@@ -59,6 +60,7 @@ def observe(
     snapshot = Snapshot()
     snapshot.visit(*(place.value for place in roots))
     snapshot.visit(*(value for value, _ in inputs.containers))
+    snapshot.visit(*(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
     edges = SharpEdges(context.sharp_edges)
     watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
     try:

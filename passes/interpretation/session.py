@@ -20,7 +20,7 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
-from tracemill.passes.interpretation import functions
+from tracemill.passes.interpretation import functions, module_hooks
 from tracemill.passes.interpretation.interpreter import Bypass, Interpreter
 from tracemill.passes.interpretation.randomness import (
     STAND_INS,
@@ -123,6 +123,7 @@ def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from _REPLACED
     yield torch.random, "default_generator", _DEFAULT_GENERATOR
     yield from functions.replaced()
+    yield from module_hooks.replaced()
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
 

@@ -23,6 +23,7 @@ from tracemill.compiler.state_checks import (
     counts_by_content,
 )
 from tracemill.passes.interpretation.conditions import (
+    GLOBAL_HOOKS,
     HOOKS,
     Named,
     Namespace,
@@ -59,6 +60,11 @@ class Walk(TableWalk):
         self._queue.extend(roots)
         self._later.extend(map(self._namespace, self._snapshot.globals.values()))
         self._walk()
+        if self._tables.modules:
+            self._later.extend(
+                Place(hooks, None, (), name) for name, hooks in GLOBAL_HOOKS.items() if hooks
+            )
+            self._walk()
         for view in self._changes:
             if view not in self._free and id(view.owner) not in self.places:
                 name = getattr(view.owner, "__name__", type(view.owner).__name__)
