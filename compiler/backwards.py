@@ -41,6 +41,7 @@ def backwards_of(
     def make(defined: tuple[bool, ...]) -> Callable[..., Any]:
         begun = with_fewer_cotangents(split, derivation, defined)
         made = run(later, context, History(), printer_of, begun)
+        context.sizes.refuse_unchecked()
         assert made.backward is not None
         return bare(made.backward)
 

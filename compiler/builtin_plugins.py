@@ -11,12 +11,12 @@ from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.output_views import OutputViews
 from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
-from tracemill.passes.autograd_split.size_guards import SizeGuards
 from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
 from tracemill.passes.executor_fusion.claim import Claim
 from tracemill.passes.executor_fusion.delete_last_used import DeleteLastUsed
+from tracemill.passes.executor_fusion.size_guards import SizeGuards
 from tracemill.passes.interpretation.acquire import Acquire
 from tracemill.passes.interpretation.functionalise import Functionalise
 from tracemill.passes.proxy_renaming import ProxyRenaming
@@ -41,9 +41,9 @@ def tracemill_passes() -> Iterable[AnyPass]:
         Split(),
         MinimalSaving(),
         Rematerialisation(),
-        SizeGuards(),
         Claim(),
         DeleteLastUsed(),
+        SizeGuards(),
     )
 
 

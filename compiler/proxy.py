@@ -214,6 +214,11 @@ class TensorProxy(Proxy):
         return torch.Size(self.meta.shape)
 
     @property
+    def sizes(self) -> tuple[Any, ...]:
+        """Sizes in elements, those that differ from call to call as numbers of the trace."""
+        return self.meta.shape
+
+    @property
     def stride(self) -> Stride:
         """Strides in elements."""
         return Stride(self.meta.stride)
@@ -267,7 +272,7 @@ class TensorProxy(Proxy):
     def __len__(self) -> int:
         if not self.meta.shape:
             raise TypeError("len() of a 0-d tensor")
-        return self.meta.shape[0]
+        return self.shape[0]
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))

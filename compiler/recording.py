@@ -20,6 +20,7 @@ from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.sizes import sizes_of
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.torch_internals import (
     DataDependentOutputException,
@@ -27,7 +28,7 @@ from tracemill.compiler.torch_internals import (
     device_constructors,
 )
 from tracemill.compiler.trace import Trace
-from tracemill.compiler.values import proxies
+from tracemill.compiler.values import leaves, proxies
 
 
 def answer_of(bsym: BoundSymbol) -> Answer | None:
@@ -80,19 +81,20 @@ class TraceRecorder:
             raise TypeError(
                 f"{operation.name} has neither meta nor impl: what it returns is not known"
             )
+        sizes = sizes_of((*leaves(args), *leaves(kwargs)))
+
+        def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+            return TensorProxy(meta=spec.meta, storage=storage, storage_offset=offset)
+
         try:
-            answer, tensors = ORACLE.ask(operation.impl, tuple(args), kwargs, self._answers)
+            answer, output = sizes.ask(operation.impl, tuple(args), kwargs, make, self._answers)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependentError(
                 f"{operation.name} needs the data of its arguments, which proxies do not have"
             ) from error
         if answer.is_query:
+            sizes.specialise(args, kwargs)
             return answer.output
-
-        def make(spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
-            return TensorProxy(meta=spec.meta, storage=storage, storage_offset=offset)
-
-        output = answer.instantiate(tensors, make)
         self._record(operation, args, kwargs, output, answer)
         return output
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from tracemill.compiler.oracle import ORACLE, plain_like
 from tracemill.compiler.proxy import NumberProxy, TensorProxy
 from tracemill.compiler.signature import CallKey
 from tracemill.compiler.symbol import BoundSymbol
-from tracemill.compiler.symbolic import while_tracing
+from tracemill.compiler.symbolic import SymbolicTensorProxy, layout_of, while_tracing
 
 Make = Callable[[NewTensor, Storage, int], TensorProxy]
 """Makes the proxy of a call's new output."""
@@ -84,12 +84,28 @@ class Sizes:
         answer, tensors = ORACLE.ask(fn, args, kwargs, local)
         return answer, answer.instantiate(tensors, make)
 
+    def making(self, make: Make, answer: Answer, layouts: Sequence[Any] | None) -> Make:
+        """`make`, for outputs of these layouts, None for those that are not symbolic."""
+        return make
+
+    def again(self, bsym: BoundSymbol, tensors: Sequence[TensorProxy], make: Make) -> Any:
+        """The output of a line on other tensors, alike in sizes and strides."""
+        answer = bsym.answer
+        assert answer is not None
+        layouts = [
+            layout_of(out) if isinstance(out, TensorProxy) else None for out in bsym.flat_outs
+        ]
+        return answer.instantiate(tensors, self.making(make, answer, layouts))
+
     def cotangent(self, out: TensorProxy) -> TensorProxy:
         """A proxy of the cotangent of an output: dense, and of the same strides where the output is."""
         return TensorProxy("t", meta=plain_like(out.meta))
 
     def specialise(self, *values: Any) -> None:
         """Makes every size and number in some values one that each call must have."""
+
+    def refuse_unchecked(self) -> None:
+        """Raises UnsupportedError when something was asked of the sizes that the prologue does not check."""
 
     def same_geometry(self, one: TensorProxy, other: TensorProxy) -> bool:
         """Whether two tensors differ in nothing but what autograd sees of them."""
@@ -99,3 +115,15 @@ class Sizes:
     def stride(self, proxy: TensorProxy) -> tuple[Any, ...]:
         """The strides of a tensor, as fakes have them."""
         return proxy.meta.stride
+
+
+CONSTANT = Sizes()
+"""Sizes that are numbers, for whoever records by hand."""
+
+
+def sizes_of(values: Iterable[Any]) -> Sizes:
+    """The sizes of the trace that some values belong to."""
+    owners = (value.owner for value in values if type(value) is SymbolicTensorProxy)
+    found = next(owners, CONSTANT)
+    assert isinstance(found, Sizes)
+    return found

@@ -7,10 +7,11 @@ tracing stays at hand, as `value` and as the tensor's `meta`, for PyTorch's answ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from tracemill.compiler.meta import Stride
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.torch_internals import dtype_abbrs
 
@@ -109,13 +110,23 @@ def known(value: Any) -> Any:
     return value if exact is None else exact
 
 
+class Owner(Protocol):
+    """The symbolic sizes of a trace, as its tensors know them."""
+
+    def specialise(self, *values: Any) -> None:
+        """Makes every size in some values one that each call must have."""
+        ...
+
+
 class SymbolicTensorProxy(TensorProxy):
     """A tensor whose sizes differ from call to call; `meta` is what it was while tracing.
 
     sizes: ints, IntegerProxies and Expressions. layout: the same and the strides, as PyTorch's symbolic numbers.
+    owner: whose sizes these are. Whoever asks for `shape`, `stride` or `len` gets numbers, and the trace is then one for
+    these.
     """
 
-    __slots__ = ("layout", "sizes")
+    __slots__ = ("_sizes", "layout", "owner")
 
     def __init__(
         self,
@@ -123,11 +134,27 @@ class SymbolicTensorProxy(TensorProxy):
         *,
         layout: Layout,
         sizes: tuple[Any, ...],
+        owner: Owner,
         **known: Any,
     ) -> None:
         super().__init__(name, **known)
         self.layout = layout
-        self.sizes = sizes
+        self.owner = owner
+        self._sizes = sizes
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        return self._sizes
+
+    @property
+    def shape(self) -> torch.Size:
+        self.owner.specialise(self)
+        return super().shape
+
+    @property
+    def stride(self) -> Stride:
+        self.owner.specialise(self)
+        return super().stride
 
     @property
     def type_string(self) -> str:

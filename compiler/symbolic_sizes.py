@@ -15,6 +15,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor, SameTensor
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta, hint
 from tracemill.compiler.models import non_leaf
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved, unprofiled
@@ -75,7 +76,8 @@ class SymbolicSizes(Sizes):
 
     env: PyTorch's environment. inputs: the values that symbols come from, each with its source.
     beginning: the line where the program begins. running: says which one runs, while the program runs.
-    reads_offsets: whether it matters where in their storage inputs begin.
+    reads_offsets: whether it matters where in their storage inputs begin. checked: how many of the environment's guards
+    the prologue checks; None before it does.
     """
 
     is_symbolic = True
@@ -88,6 +90,7 @@ class SymbolicSizes(Sizes):
         self.running: Callable[[], Source | None] = lambda: None
         self.inputs: list[tuple[TensorProxy | NumberProxy, Any]] = []
         self.reads_offsets = False
+        self.checked: int | None = None
         self.numbers: dict[Any, NumberProxy] = {}
         self._symbolic: dict[Any, Any] = {}
         self._answers: dict[Any, Any] = {}
@@ -179,6 +182,7 @@ class SymbolicSizes(Sizes):
             like.name,
             layout=layout,
             sizes=tuple(map(self.number, layout.shape)),
+            owner=self,
             meta=like.meta,
             storage=like.storage,
             storage_offset=like.storage_offset,
@@ -201,7 +205,6 @@ class SymbolicSizes(Sizes):
         return answer, answer.instantiate(tensors, self.making(make, answer, layouts))
 
     def making(self, make: Make, answer: Answer, layouts: Any) -> Make:
-        """`make`, for outputs of these layouts."""
         if layouts is None:
             return make
         specs = leaves(answer.output)
@@ -290,6 +293,15 @@ class SymbolicSizes(Sizes):
                     int(part)
                 elif type(part) is torch.SymFloat:
                     float(part)
+
+    def refuse_unchecked(self) -> None:
+        unchecked = self.env.guards[self.checked or 0 :]
+        if unchecked:
+            raise UnsupportedError(
+                "a backward for some of the program's outputs asks of its sizes what the call has not checked: "
+                f"{', '.join(str(guard.expr) for guard in unchecked)}; use all outputs that require grad, or "
+                'cache="constant values"'
+            )
 
     def same_geometry(self, one: TensorProxy, other: TensorProxy) -> bool:
         return super().same_geometry(one, other) and self._same(one, other)

@@ -115,7 +115,7 @@ class Derivation:
         if isinstance(bsym.sym, Hooked):
             return HookedLink(bsym, self._arrived, self._sizes)
         if bsym.sym.vjp is not None:
-            return OwnVjpLink(bsym, self._sizes)
+            return OwnVjpLink(bsym)
         link = oracle_link(bsym, self._free, self._sizes, self._derivatives, DERIVATIVES)
         return link or OpaqueLink(bsym, self._sizes)
 

@@ -9,7 +9,6 @@ import torch
 
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.recording import tracectx
-from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients
@@ -18,8 +17,7 @@ from tracemill.passes.autograd_split.links import UNNAMED, Gradients
 class OwnVjpLink:
     """A link whose backward is what the symbol's `vjp` records; `compiler/symbol.py` says what it is given."""
 
-    def __init__(self, bsym: BoundSymbol, sizes: Sizes) -> None:
-        sizes.specialise(bsym.args, bsym.kwargs, bsym.output)  # what it records is for sizes of now
+    def __init__(self, bsym: BoundSymbol) -> None:
         self.bsym = bsym
         self._tensors = [leaf for leaf in bsym.flat_args if isinstance(leaf, TensorProxy)]
         given = set(self._tensors)

@@ -34,9 +34,9 @@ import torch
 
 from tracemill.compiler import prims
 from tracemill.compiler.answer import NewTensor, tensor_arguments
-from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.errors import MutationError
 from tracemill.compiler.meta import Storage
-from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch
+from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
 from tracemill.compiler.settings import without_autocast
@@ -45,7 +45,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 from tracemill.passes.dce import swept
 from tracemill.passes.interpretation import overlap, write_back
-from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError, same_geometry
+from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError
 from tracemill.passes.interpretation.write_back import RealViews
 
 
@@ -62,14 +62,10 @@ class Functionalise(ProgramPass):
         written = written_storages(program.computation)
         if not written:
             return program
-        if context.sizes.is_symbolic:
-            raise UnsupportedError(
-                'the program writes to a tensor, which is not built under cache="symbolic values"; '
-                'use cache="constant values"'
-            )
         names = context.names(*program.traces().values())
         lines = program.computation.bound_symbols
-        memory = Memory(lambda: names.fresh("v"), grad=any(bsym.grad_enabled for bsym in lines))
+        grad = any(bsym.grad_enabled for bsym in lines)
+        memory = Memory(lambda: names.fresh("v"), context.sizes, grad=grad)
         replay = Replay(program.computation, written, memory)
         replay.run()
         made = write_back.finished(program, memory, replay.views)
@@ -109,10 +105,10 @@ class Replay:
         """Makes the functional program's lines."""
         self._take_in(self._trace.args, inputs=True)
         for bsym in self._trace.bound_symbols:
-            self._memory.now = bsym
+            self._memory.now = self._memory.sizes.line = bsym
             self._line(bsym)
             self._take_in(bsym.outputs, inputs=False)
-        self._memory.now = None
+        self._memory.now = self._memory.sizes.line = None
 
     # Memory
 
@@ -126,6 +122,8 @@ class Replay:
             and proxy.storage in self._written
             and proxy not in memory
         ]
+        if inputs:
+            memory.sizes.specialise(overlap.sharing(new))
         for group in overlap.groups(new):
             given = tuple(group) if inputs else ()
             if len(group) == 1:
@@ -177,7 +175,11 @@ class Replay:
         mapping: dict[Proxy, Any] = {}
         for proxy in dict.fromkeys(bsym.inputs):
             value = memory_value(self._memory, proxy)
-            if isinstance(value, TensorProxy) and not same_geometry(value.meta, proxy.meta):  # type: ignore[union-attr]
+            if (
+                isinstance(value, TensorProxy)
+                and isinstance(proxy, TensorProxy)
+                and not self._memory.sizes.same_geometry(value, proxy)
+            ):
                 raise MutationError(
                     f"a tensor that was written to cannot be brought to its layout again{self._memory.at()}; "
                     "write to a contiguous tensor"
@@ -207,8 +209,8 @@ class Replay:
         """The line of a call of which two arguments have become one."""
         assert line.sym.impl is not None
         with without_autocast(), torch.set_grad_enabled(line.grad_enabled):
-            answer, tensors = ORACLE.ask(line.sym.impl, line.args, line.kwargs, {})
-        output = answer.instantiate(tensors, self._memory.new)
+            sizes, make = self._memory.sizes, self._memory.new
+            answer, output = sizes.ask(line.sym.impl, line.args, line.kwargs, make, {})
         return line.from_bsym(output=output, answer=answer)
 
     def _view(self, bsym: BoundSymbol, mapping: dict[Proxy, Any]) -> None:
@@ -242,11 +244,9 @@ class Replay:
         line = bsym.substitute(mapping)
         if _merges(bsym, mapping):
             return self._asked_again(line)
-        assert bsym.answer is not None
         now = [mapping.get(tensor, tensor) for tensor in tensors]
-        return line.from_bsym(
-            output=bsym.answer.instantiate(now, self._memory.new), answer=bsym.answer
-        )
+        output = self._memory.sizes.again(bsym, now, self._memory.new)
+        return line.from_bsym(output=output, answer=bsym.answer)
 
     def _part(self, out: Any, tensors: list[TensorProxy]) -> Any:
         """The functional tensor of a view that only its geometry tells, such as of `x[i]` for a tensor i."""
@@ -360,7 +360,7 @@ class Replay:
         for proxy in written:
             value = mapping.get(proxy, proxy)
             clone = memory.emit(torch.clone, (value,), {}, grad=grad)
-            if clone.meta.stride != proxy.meta.stride:
+            if memory.sizes.stride(clone) != memory.sizes.stride(proxy):
                 clone = memory.emit(torch.ops.aten.copy.default, (value, value), {}, grad=grad)
             clones[proxy] = clone
         memory.lines.append(bsym.substitute(clones))

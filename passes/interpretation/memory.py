@@ -16,13 +16,14 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.errors import MutationError
-from tracemill.compiler.meta import Storage, TensorMeta
-from tracemill.compiler.models import stand_in_for
-from tracemill.compiler.oracle import ORACLE, unobserved
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.oracle import unobserved
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.readable import readable
 from tracemill.compiler.settings import without_autocast
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
+from tracemill.compiler.symbolic import layout_of
 from tracemill.compiler.values import leaves, map_leaves
 from tracemill.passes.interpretation.own_derivatives import ARRANGE, COPY, HIDDEN, own_symbol
 
@@ -74,7 +75,8 @@ class Memory:
     grad: whether some line of the program runs with grad enabled. renamed: other values that became another value.
     """
 
-    def __init__(self, fresh_name: Callable[[], str], *, grad: bool) -> None:
+    def __init__(self, fresh_name: Callable[[], str], sizes: Sizes, *, grad: bool) -> None:
+        self.sizes = sizes
         self.lines: list[BoundSymbol] = []
         self.bases: list[Base] = []
         self.grad = grad
@@ -117,20 +119,23 @@ class Memory:
 
     def part(self, proxy: TensorProxy, base: Base, offset: int) -> torch.Tensor:
         """The functional tensor of a part of a base, by its geometry."""
-        meta = proxy.meta
+        layout = layout_of(proxy) or proxy.meta
         with self._running():
-            return torch.as_strided(base.tensor, meta.shape, meta.stride, offset)
+            return torch.as_strided(base.tensor, layout.shape, layout.stride, offset)
 
     def _put(self, proxy: TensorProxy, tensor: torch.Tensor, base: Base) -> None:
         self._tensors[proxy] = tensor
         self._base_of[proxy] = base
 
     def _functional(self, proxy: TensorProxy) -> torch.Tensor:
-        model = TensorProxy("v", meta=proxy.meta.replace(requires_grad=False, is_leaf=True))
-        with unobserved():
-            fake = stand_in_for(model, ORACLE.fake_mode)
+        fake = self._fake(proxy)
         self._bind(fake, self.renamed.get(proxy, proxy))
         return internals.to_functional(fake)
+
+    def _fake(self, proxy: TensorProxy) -> torch.Tensor:
+        meta = proxy.meta.replace(requires_grad=False, is_leaf=True)
+        with unobserved():
+            return self.sizes.model(proxy.changed("v", meta=meta, storage=Storage(meta.nbytes)))
 
     def _bind(self, fake: torch.Tensor, proxy: TensorProxy) -> None:
         self._proxies[id(fake)] = proxy
@@ -167,16 +172,14 @@ class Memory:
             if fake.is_conj() and not want.conj:
                 fake = torch.resolve_conj(fake)
                 self._replace(base.tensor, fake)
-            if tuple(fake.stride()) != want.stride and fake.numel() > 1:
+            if tuple(fake.stride()) != self.sizes.stride(base.proxy) and fake.numel() > 1:
                 first = base.first
                 self._replace(base.tensor, torch.ops.aten.copy.default(first, fake))
         self.flush(grad=self.grad, copy=ARRANGE)
 
     def put(self, proxy: TensorProxy, value: TensorProxy) -> None:
         """Makes `value` what a tensor holds now."""
-        with unobserved():
-            model = TensorProxy("v", meta=value.meta.replace(requires_grad=False, is_leaf=True))
-            fake = stand_in_for(model, ORACLE.fake_mode)
+        fake = self._fake(value)
         self._bind(fake, value)
         with self._reaching_bases():
             self._replace(self._tensors[proxy], fake)
@@ -199,7 +202,7 @@ class Memory:
 
         def tensor(leaf: Any) -> Any:
             if not isinstance(leaf, TensorProxy):
-                return leaf
+                return self.sizes.given(leaf)
             known = self._tensors.get(leaf)
             return readers.setdefault(leaf, self._functional(leaf)) if known is None else known
 
@@ -252,7 +255,7 @@ class Memory:
         """Lets autograd go on with what the base was before it was written to unseen."""
         value = self.plain_value(base)
         meta = before.meta.replace(stride=value.meta.stride, is_leaf=False)
-        made = TensorProxy(self._fresh_name(), meta=meta, storage=value.storage)
+        made = value.changed(self._fresh_name(), meta=meta)
         answer = Answer(NewTensor(meta, -1, ("new", 0), 0), 2)  # no view, which is taken again
         self.line(HIDDEN, (value, before), {}, made, answer, grad=True)
         self.put(base.proxy, made)
@@ -261,7 +264,7 @@ class Memory:
     def _running(self) -> Generator[None]:
         """PyTorch on functional tensors: logged, unseen by anybody else, without autograd and autocast."""
         with unobserved(), without_autocast(), internals.quiet_fakes(), torch.no_grad():
-            with ORACLE.fake_mode, self._log:
+            with self.sizes.mode, self._log:
                 internals.enable_functionalization(reapply_views=True)
                 try:
                     yield
@@ -284,7 +287,7 @@ class Memory:
                     (args[0], self._constants[id(args[1])].item()),
                 )
             given = map_leaves(self._proxy_of, (args, kwargs))
-            with unobserved(), torch.no_grad(), ORACLE.fake_mode:
+            with unobserved(), torch.no_grad(), self.sizes.mode:
                 fn = readable(op, args, kwargs)
             sym = own_symbol(op) if grad else None
             made = self.emit(fn, *given, grad=grad, sym=copy if copy and sym is COPY else sym)
@@ -294,7 +297,7 @@ class Memory:
 
     def _proxy_of(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
-            return leaf
+            return self.sizes.number(leaf)
         known = self._proxies.get(id(leaf))
         if known is None and id(leaf) in self._constants:
             numbers = self._constants[id(leaf)]
@@ -316,8 +319,7 @@ class Memory:
     ) -> Any:
         """Adds the line of a call on values of the functional program; its output."""
         with unobserved(), without_autocast(), torch.set_grad_enabled(grad):
-            answer, tensors = ORACLE.ask(fn, args, kwargs)
-        output = answer.instantiate(tensors, self.new)
+            answer, output = self.sizes.ask(fn, args, kwargs, self.new)
         self.line(sym or symbol(fn), args, kwargs, output, answer, grad=grad)
         return output
 
@@ -352,10 +354,3 @@ def _numbers_of(tensor: torch.Tensor) -> torch.Tensor:
     if real is None or real.numel() > LARGEST_CONSTANT:
         raise NotFunctionalError("a tensor was made that nothing is known of")
     return real
-
-
-def same_geometry(one: TensorMeta, other: TensorMeta) -> bool:
-    """Whether two tensors differ in nothing but what autograd sees of them."""
-    return one.replace(requires_grad=False, is_leaf=True) is other.replace(
-        requires_grad=False, is_leaf=True
-    )

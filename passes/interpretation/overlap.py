@@ -5,6 +5,7 @@ apart.check(x, running_mean, y, weight) or mismatch("memory that is written to: 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -15,6 +16,7 @@ from tracemill.compiler.models import extent_of, is_dense
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import is_symbolic
 from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation.memory import Base
 
@@ -24,6 +26,12 @@ def span(proxy: TensorProxy) -> tuple[int, int]:
     size = proxy.dtype.itemsize
     start = proxy.storage_offset * size
     return start, start + extent_of(proxy.meta) * size
+
+
+def sharing(proxies: Sequence[TensorProxy]) -> list[TensorProxy]:
+    """The tensors whose storage is another one's too; whether they overlap depends on their sizes."""
+    count = Counter(proxy.storage for proxy in proxies)
+    return [proxy for proxy in proxies if count[proxy.storage] > 1]
 
 
 def groups(proxies: Sequence[TensorProxy]) -> Iterator[list[TensorProxy]]:
@@ -93,13 +101,21 @@ def checks(computation: Trace, bases: Sequence[Base]) -> Iterator[BoundSymbol]:
         return
     apart = Apart(
         [_piece(base.inputs) for base in written],
-        [end - start for start, end in map(span, others)],
+        [_length(proxy) for proxy in others],
     )
     condition = f"{{}}.check({', '.join('{}' for _ in tensors)})"
     yield check("memory that is written to: shared with no other input", condition, apart, *tensors)
 
 
-def _piece(group: Sequence[TensorProxy]) -> tuple[int, int]:
+def _length(proxy: TensorProxy) -> int | None:
+    """The bytes that a tensor reaches over; None where they differ from call to call."""
+    start, end = span(proxy)
+    return None if is_symbolic(proxy) else end - start
+
+
+def _piece(group: Sequence[TensorProxy]) -> tuple[int, int | None]:
+    if len(group) == 1:
+        return 0, _length(group[0])
     spans = [span(proxy) for proxy in group]
     start, end = min(start for start, _ in spans), max(end for _, end in spans)
     return spans[0][0] - start, end - start

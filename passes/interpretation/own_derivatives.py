@@ -52,8 +52,8 @@ class Copy(Symbol):
             return none, None
         if (gradient.dtype, gradient.device) != (value.dtype, value.device):
             gradient = gradient.to(value.device, value.dtype)
-        if gradient.shape != value.shape:
-            gradient = gradient.sum_to_size(value.shape)
+        if gradient.sizes != value.sizes:
+            gradient = gradient.sum_to_size(value.sizes)
         return none, gradient
 
 

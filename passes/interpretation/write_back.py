@@ -72,7 +72,7 @@ class RealViews:
         ]
         mapping: dict[Proxy, Any] = dict(zip(tensors, now, strict=True))
         line = bsym.substitute(mapping)
-        output = bsym.answer.instantiate(now, self._memory.new)
+        output = self._memory.sizes.again(bsym, now, self._memory.new)
         self._memory.lines.append(line.from_bsym(output=output, answer=bsym.answer))
         for spec, out, made in zip(
             leaves(bsym.answer.output), bsym.flat_outs, leaves(output), strict=True

@@ -16,7 +16,7 @@ After:
       2 <= i0 or mismatch("model.py:5  def halve(a):")
       return (a, i1)
 
-Backward formulas ask too, so this comes after the split.
+Backward formulas ask too, and so may passes and executors: this comes last.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ class SizeGuards(ProgramPass):
     """Adds the checks of symbolic sizes to the prologue."""
 
     name: ClassVar[str] = "size_guards"
-    stage: ClassVar[str] = "autograd_split"
-    after: ClassVar[tuple[str, ...]] = ("rematerialisation",)
+    stage: ClassVar[str] = "executor_fusion"
+    after: ClassVar[tuple[str, ...]] = ("delete_last_used",)
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program with its prologue checked; one whose sizes are constants stays as it is."""
         sizes = context.sizes
-        if not isinstance(sizes, SymbolicSizes) or not sizes.inputs:
+        if not isinstance(sizes, SymbolicSizes) or not sizes.inputs or sizes.checked is not None:
             return program
         prologue = program.prologue
         lines = [*prologue.bound_symbols, *_guards(sizes)]
+        sizes.checked = len(sizes.env.guards)
         return program.replace(prologue=prologue.replace(bound_symbols=lines))
 
 
