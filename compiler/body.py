@@ -18,7 +18,7 @@ from tracemill.compiler.answer import (
     Ref,
     SameTensor,
 )
-from tracemill.compiler.body_log import BodyLog, written_arguments
+from tracemill.compiler.body_log import BodyLog, draws, written_arguments
 from tracemill.compiler.errors import TracemillError
 from tracemill.compiler.meta import TensorMeta, hint
 from tracemill.compiler.readable import readable
@@ -271,7 +271,7 @@ class Body:
         fakes = map_leaves(self._fake, (args, kwargs))
         written = {_storage_key(tensor) for tensor in written_arguments(fn, *fakes)}
         mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
-        random = torch.Tag.nondeterministic_seeded in fn.tags
+        random = draws(fn, args, kwargs)
         return Answer(specs, len(inputs), mutated, None, random, body)
 
 

@@ -80,7 +80,7 @@ class BodyLog(internals.TorchDispatchMode):
         if func.namespace == "prim":
             return output
         self.operations.append(BodyOperation(func, *refs, self._encode(output)))
-        self.random |= torch.Tag.nondeterministic_seeded in func.tags
+        self.random |= draws(func, args, kwargs)
         self.written.extend(written_arguments(func, args, kwargs))
         return output
 
@@ -91,6 +91,17 @@ def _meta_of(tensor: torch.Tensor) -> TensorMeta:
         return TensorMeta.of(tensor)
     except RuntimeError:
         return TensorMeta.of(tensor.detach()).replace(requires_grad=True, is_leaf=False)
+
+
+def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an ATen operation draws random numbers; attention does so only for its dropout."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[position] if position < len(args) else argument.default_value
+            return kwargs.get(argument.name, given) != 0.0
+    return True
 
 
 def written_arguments(

@@ -121,6 +121,7 @@ class FusedSymbol(Symbol):
     def __init__(self, name: str, executor: str, impl: Callable[..., Any]) -> None:
         super().__init__(name, impl=impl)
         self.executor = executor
+        self.path = None  # compiled code is not looked for in PyTorch, and may not be hashable
 
     @property
     def note(self) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
 
 # Fake tensors: tensors with metadata and no data, on which the oracle runs an operation once.
 # The two exceptions say that an output's shape, or a Python value, depends on a tensor's data.
@@ -130,6 +133,9 @@ from torch._dispatch.python import enable_python_dispatcher
 # Sympy expressions of sizes as Python.
 from torch.utils._sympy.printers import PythonPrinter
 
+# A function of fakes as a graph of ATen operations.
+from torch.fx.experimental.proxy_tensor import make_fx
+
 # What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -139,6 +145,29 @@ _FAKE_TENSOR_LOG.addFilter(lambda _record: not _quiet.get())
 def functorch_is_active() -> bool:
     """Whether vmap, grad or jvp of functorch wraps tensors at the moment."""
     return bool(functorch_interpreter())
+
+
+def inductor() -> Any:
+    """The parts of Inductor that compile a graph; importing them takes a second, so they wait until they are needed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of PyTorch's own modules
+        from torch._guards import TracingContext, tracing  # what a compilation knows of its fakes
+        from torch._inductor import compile_fx, config, cpu_vec_isa
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.decomposition import select_decomp_table
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return SimpleNamespace(
+        TracingContext=TracingContext,
+        cache_dir=cache_dir,
+        compile=compile_fx.compile_fx_inner,
+        config=config,
+        cpp_compiler=get_cpp_compiler,
+        decompositions=select_decomp_table,
+        record_strides=compile_fx.record_original_output_strides,
+        tracing=tracing,
+        vector_instructions=cpu_vec_isa,
+    )
 
 
 @contextmanager
@@ -197,6 +226,8 @@ __all__ = [
     "get_mem_efficient_sdp_enabled",
     "get_mkldnn_enabled",
     "higher_order",
+    "inductor",
+    "make_fx",
     "neg_view",
     "nn_functions",
     "no_torch_function",

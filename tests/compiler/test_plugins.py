@@ -292,6 +292,10 @@ fast = tm.jit(program, printer="numbered", executors=["example"])
 assert torch.equal(fast(x), program(x))
 assert torch.equal(fast(x.int()), program(x.int()))
 fast(x)
+blocks = tm.jit(lambda x: (x.sin() * 2).cos(), executors=["blocks"])
+rows = torch.randn(150, 4)
+assert torch.equal(blocks(rows), (rows.sin() * 2).cos())
+assert "blocks0(" in str(tm.last_traces(blocks)[-1])
 print(json.dumps({
   "text": str(tm.last_traces(fast)[-1]),
   "passes": [report.name for report in tm.last_report(fast)],
@@ -322,6 +326,7 @@ def test_the_installed_example_is_listed(site: Path) -> None:
         ["multiply_squares", "tracemill-example"],
         ["numbered", "tracemill-example"],
         ["example", "tracemill-example"],
+        ["blocks", "tracemill-example"],
     ]
     assert listed[0][2] == "Writes squares as multiplications."
 
@@ -341,7 +346,8 @@ def lines_of_code(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("file", "limit"), [("multiply_squares", 15), ("numbered", 10), ("executor", 5)]
+    ("file", "limit"),
+    [("multiply_squares", 15), ("numbered", 10), ("executor", 5), ("blocks", 25)],
 )
 def test_the_example_is_short(file: str, limit: int) -> None:
     assert 0 < lines_of_code(EXAMPLE / "tracemill_example" / f"{file}.py") <= limit

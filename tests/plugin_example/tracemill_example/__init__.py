@@ -1,6 +1,7 @@
-"""An example of a tracemill plugin: the hooks through which a pass, a printer and an executor come."""
+"""An example of a tracemill plugin: the hooks through which a pass, a printer and two executors come."""
 
 import tracemill as tm
+from tracemill_example.blocks import Blocks
 from tracemill_example.executor import example
 from tracemill_example.multiply_squares import MultiplySquares
 from tracemill_example.numbered import NumberedPrinter
@@ -18,4 +19,4 @@ def tracemill_printers():
 
 @tm.hookimpl
 def tracemill_executors():
-    return [example]
+    return [example, Blocks()]

@@ -1,0 +1,1 @@
+"""inductor: regions compiled by PyTorch's own code generator."""

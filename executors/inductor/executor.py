@@ -1,0 +1,106 @@
+"""inductor: regions compiled by PyTorch's own code generator, for CPUs and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeGuard
+
+import torch
+
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.torch_internals import OpOverload
+from tracemill.executors.fusion import FusionExecutor, Region, computes
+from tracemill.executors.inductor.compilation import compiled
+
+_aten = torch.ops.aten
+_DTYPES = {
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+}
+_MASKS = (torch.bool, torch.uint8)
+_UNFIT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_LIBRARY_CALLS = {
+    *(_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmv, _aten.mv, _aten.dot),
+    *(_aten.convolution, _aten.convolution_backward, _aten.linear, _aten.matmul),
+    *(_aten._scaled_dot_product_flash_attention_for_cpu, _aten._scaled_dot_product_attention_math),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    *(_aten._scaled_dot_product_flash_attention, _aten._scaled_dot_product_efficient_attention),
+}
+"""What compiled code calls a library for, as PyTorch itself does."""
+
+MANY_LIBRARY_CALLS = 5
+"""From so many on, a region has kernels enough for calling them from C++ to be worth its longer compilation."""
+
+
+class InductorExecutor(FusionExecutor):
+    """Compiles regions with `torch._inductor`; results agree with eager's to rounding.
+
+    strict: whether a region that fails to compile is an error.
+    settings: of `torch._inductor.config`, by dotted name, such as {"cpp.threads": 1}.
+    """
+
+    name: ClassVar[str] = "inductor"
+
+    def __init__(self, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> None:
+        self.strict = strict
+        self.settings = dict(settings or {})
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether all that a line does are ATen functions of dense tensors of common dtypes."""
+        operations = aten_operations(bsym)
+        if not operations or not all(map(_is_plain, (*bsym.inputs, *bsym.outputs))):
+            return False
+        masked = any(value.dtype in _MASKS for value in bsym.inputs if _is_plain(value))
+        return all(_fits(operation, masked) for operation in operations)
+
+    def is_worth(self, region: Region) -> bool:
+        """Whether the region computes in two lines at least, and not by calling libraries alone."""
+        computing = [bsym for bsym in region.bound_symbols if computes(bsym)]
+        return len(computing) > 1 and any(
+            not calls_library(operation) and not _is_view(operation)
+            for bsym in computing
+            for operation in aten_operations(bsym)
+        )
+
+    def fuse(self, region: Region) -> BoundSymbol:
+        """The line that runs the compiled region; it hands its inputs over in a list."""
+        operations = [item for bsym in region.bound_symbols for item in aten_operations(bsym)]
+        many_kernels = sum(map(calls_library, operations)) >= MANY_LIBRARY_CALLS
+        run = compiled(region, self.settings, many_kernels=many_kernels)
+        return region.bind(run, boxed=True)
+
+
+def calls_library(operation: OpOverload) -> bool:
+    """Whether compiled code leaves an operation to a library, with kernels of its own before and after."""
+    return operation.overloadpacket in _LIBRARY_CALLS
+
+
+def aten_operations(bsym: BoundSymbol) -> list[OpOverload]:
+    """The ATen operations that a line consists of."""
+    if isinstance(bsym.sym.impl, OpOverload):
+        return [bsym.sym.impl]
+    return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
+
+
+def _fits(operation: Any, masked: bool) -> bool:
+    """Whether an operation's outputs follow from metadata; indexing is one such where no mask is among the inputs."""
+    if not isinstance(operation, OpOverload) or operation.namespace != "aten":
+        return False
+    if operation is _aten.index.Tensor and not masked:
+        return True
+    return not any(tag in operation.tags for tag in _UNFIT)
+
+
+def _is_view(operation: OpOverload) -> bool:
+    return any(argument.alias_info is not None for argument in operation._schema.arguments)
+
+
+def _is_plain(value: Any) -> TypeGuard[TensorProxy]:
+    return (
+        isinstance(value, TensorProxy)
+        and value.dtype in _DTYPES
+        and value.meta.layout == torch.strided
+        and value.device.type in ("cpu", "cuda")
+        and not (value.meta.conj or value.meta.neg)
+    )

@@ -1,0 +1,156 @@
+"""inductor: compiled regions give eager's values to rounding, with eager's strides and sharing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import tracemill as tm
+from tests import models
+
+
+def regions(trace: tm.Trace) -> list[tm.BoundSymbol]:
+    return [bsym for bsym in trace.bound_symbols if bsym.sym.name.startswith("inductor")]
+
+
+def test_a_region_is_one_line_with_its_operations_as_comments(golden: Any) -> None:
+    jf = tm.jit(lambda x, y: (x + y).sin() * 2, executors=["inductor"])
+    x, y = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(jf(x, y), (x + y).sin() * 2)
+    golden(str(tm.last_traces(jf)[-1]), "three_elements")
+
+
+def strides(value: Any) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in models.tensors_in(value)]
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "reductions": lambda x: (x.sum(0) + x.mean(1, keepdim=True)).var(),
+    "softmax": lambda x: functional.softmax(x * 2, -1) + functional.log_softmax(x, 0),
+    "norms": lambda x: functional.gelu(functional.layer_norm(x, (6,))) + x.norm(),
+    "indexing": lambda x: x[torch.arange(3)] * 2 + x[:3, ::2].repeat(1, 2),
+    "where": lambda x: torch.where(x > 0, x.exp(), -x).clamp(max=2),
+    "cat": lambda x: torch.cat([x, x.relu()], 1).tanh() - 1,
+    "casts": lambda x: (x.half() * 3).to(torch.bfloat16).sin().double() + 1,
+    "strides": lambda x: (x.t() * 2 + 1, (x + 1).t().contiguous() * 3),
+    "library calls": lambda x: (x @ x.t()).relu() @ x + x,
+    "views": lambda x: ((x + 1) * 2).view(-1)[3:],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_and_strides_are_eagers(name: str) -> None:
+    program = PROGRAMS[name]
+    jf = tm.jit(program, executors=[tm.executors.get("inductor")])
+    x = torch.randn(6, 6)
+    for _ in range(2):
+        got, want = jf(x), program(x)
+        torch.testing.assert_close(got, want)
+        assert strides(got) == strides(want)
+    assert regions(tm.last_traces(jf)[-1])
+
+
+def test_another_layout_of_an_input_is_another_program() -> None:
+    jf = tm.jit(lambda x: (x * 2 + 1).sin(), executors=["inductor"])
+    for x in (torch.randn(4, 5), torch.randn(5, 4).t(), torch.randn(4, 10)[:, ::2]):
+        torch.testing.assert_close(jf(x), (x * 2 + 1).sin())
+    assert tm.cache_info(jf).entries == 3
+
+
+def test_library_calls_alone_are_left_to_torch() -> None:
+    jf = tm.jit(lambda x: x @ x @ x, executors=["inductor"])
+    jf(torch.randn(3, 3))
+    assert not regions(tm.last_traces(jf)[-1])
+
+
+def test_results_have_memory_of_their_own() -> None:
+    def program(x: torch.Tensor) -> Any:
+        doubled = x * 2 + 1
+        return doubled, doubled.clone(), doubled[0], x.clone() + 0
+
+    jf = tm.jit(program, executors=["inductor"])
+    x = torch.randn(3, 3)
+    doubled, copy, row, other = jf(x)
+    row.zero_()
+    assert torch.equal(doubled[0], torch.zeros(3))
+    torch.testing.assert_close(copy, x * 2 + 1)
+    other.zero_()
+    torch.testing.assert_close(jf(x)[1], x * 2 + 1)
+
+
+def test_draws_stay_with_torch_and_are_eagers() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout((x * 2).sin(), 0.5).cos() + 1
+
+    jf = tm.jit(program, executors=["inductor"])
+    x = torch.randn(20)
+    torch.manual_seed(0)
+    want = program(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(jf(x), want)
+
+
+def test_training_compiles_forward_and_backward() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3), nn.Softmax(-1)
+    )
+    jm = tm.jit(model, executors=["inductor"])
+    x = torch.randn(5, 6)
+    for _ in range(2):
+        model.zero_grad()
+        (model(x) ** 2).sum().backward()
+        want = [parameter.grad for parameter in model.parameters()]
+        model.zero_grad()
+        (jm(x) ** 2).sum().backward()
+        got = [parameter.grad for parameter in model.parameters()]
+        torch.testing.assert_close(got, want)
+    assert regions(tm.last_traces(jm)[-1])
+    assert regions(tm.last_backward_traces(jm)[-1])
+
+
+def test_threads_compile_one_after_another() -> None:
+    results: dict[int, bool] = {}
+    x = torch.randn(7)
+
+    def work(number: int) -> None:
+        jf = tm.jit(lambda x: (x + number).sin() * number, executors=["inductor"])
+        results[number] = torch.allclose(jf(x), (x + number).sin() * number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {0: True, 1: True, 2: True}
+
+
+def first(output: Any) -> torch.Tensor:
+    """The first tensor of a model's output, its loss or logits."""
+    return next(iter(output.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [models.llama, models.gpt2, models.bert, models.vit])
+def test_models_give_eagers_values_and_gradients(build: Callable[..., models.Built]) -> None:
+    model, args, kwargs = build(layers=1, hidden=32)
+    jm = tm.jit(model, executors=["inductor"])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            first(jm(*args, **kwargs)),
+            first(model(*args, **kwargs)),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+    first(model(*args, **kwargs)).sum().backward()
+    want = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    first(jm(*args, **kwargs)).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, want[name], rtol=1e-3, atol=1e-4)
