@@ -29,7 +29,7 @@ def trained(program: Callable[..., Any], *args: Any, **options: Any) -> Any:
 def after(jitted: Any, name: str) -> tuple[tm.Trace, tm.Trace]:
     """The forward and the backward that a pass left."""
     forward = [t for t in tm.last_traces(jitted) if t.constructed_by == name][-1]
-    (backward,) = [t for t in tm.last_backward_traces(jitted) if t.constructed_by == name]
+    backward = [t for t in tm.last_backward_traces(jitted) if t.constructed_by == name][-1]
     return forward, backward
 
 
