@@ -32,6 +32,6 @@ maximum_signature_line_length = 88
 
 myst_heading_anchors = 3
 nb_execution_mode = "force"  # what the notebooks show is what the code of today does
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_timeout = 120
 nb_merge_streams = True

@@ -31,7 +31,7 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace
 transform:translateY(calc(-100% - .35em));margin-left:-.5em;padding:.35em .7em;border-radius:5px;white-space:pre;\
 text-decoration:none;pointer-events:none;background:var(--tm-tip);color:var(--tm-tip-text);\
 box-shadow:0 2px 8px rgba(0,0,0,.35)}
-.tracemill table{border-collapse:collapse;border:0;margin:0;width:100%;table-layout:auto;\
+.tracemill table{border-collapse:collapse;border:0;margin:0;width:100%;table-layout:fixed;\
 font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .tracemill tr,.tracemill tr:nth-child(n){background:none;border:0}
 .tracemill th,.tracemill td{padding:0 .6em;border:0;text-align:left;vertical-align:top;white-space:pre-wrap;color:inherit}

@@ -1,4 +1,4 @@
-"""The guides: every Python block runs, and prints what the text block after it says."""
+"""The guides: every Python block runs, and prints what the text block after it says; what pages name is there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from types import ModuleType
 
 import pytest
 
-GUIDES = Path(__file__).parent.parent / "docs" / "guides"
+REPOSITORY = Path(__file__).parent.parent
+GUIDES = REPOSITORY / "docs" / "guides"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`((?:compiler|docs|examples|executors|passes|printers|src|tests)/[\w./]*)`")
+LINK = re.compile(r"\]\(([\w./]+)(?:#[\w-]+)?\)")
 
 
 @pytest.mark.parametrize("guide", sorted(GUIDES.glob("*.md")), ids=lambda path: path.stem)
@@ -34,3 +37,16 @@ def test_a_guide_is_true(
             assert printed.strip() == text.strip()
             printed = ""
     assert printed == ""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(REPOSITORY.glob("docs/**/*.md")), *sorted(REPOSITORY.glob("*.md"))],
+    ids=lambda page: page.relative_to(REPOSITORY).as_posix(),
+)
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    lost = [name for name in FILE.findall(text) if not (REPOSITORY / name).exists()]
+    links = LINK.findall(BLOCK.sub("", text))
+    lost += [link for link in links if not (page.parent / link).exists()]
+    assert not lost
