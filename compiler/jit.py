@@ -39,10 +39,12 @@ def jit(
     The first call with inputs of a new kind traces the program, and later calls of that kind run the trace's text.
     A module gives a module whose parameters, buffers, attributes and `state_dict` are the original's.
 
+    fn: what to compile; what is returned is called as it is.
     printer: a name, a Printer, or a mapping from stage to either, with "*" for the rest.
     executors: names or objects in order of preference; torch runs what they leave.
     passes: passes to run besides the registered ones; one of the same class as a registered one takes its place, and so
-    gives it other options. disable_passes: names of passes to leave out.
+    gives it other options.
+    disable_passes: names of passes to leave out.
     cache: "constant values" (one specialisation for each shape), "symbolic values" (one for many shapes of the arguments),
     "same input" (check nothing) or "no caching".
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
@@ -126,7 +128,10 @@ def _state(jf: Any) -> Specialisations:
 
 
 def last_traces(jf: Any) -> list[Trace]:
-    """The computation after each pass of the latest call's specialisation, oldest first; the last one is what runs."""
+    """The computation after each pass of the latest call's specialisation, oldest first; the last one is what runs.
+
+    Raises TypeError for what `jit` has not made.
+    """
     return _state(jf).history.traces("computation")
 
 

@@ -17,7 +17,9 @@ from tracemill.compiler.values import proxies
 class PassReport:
     """What one pass did.
 
-    seconds: wall time. symbols_before, symbols_after: bound symbols of all traces of the program.
+    stage, name: of the pass.
+    seconds: wall time.
+    symbols_before, symbols_after: bound symbols of all traces of the program.
     saved_bytes: the memory that the computation keeps for the backward beyond its inputs, each storage once; None without
     a backward.
     facts: what the pass itself says of its work.

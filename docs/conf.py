@@ -19,6 +19,7 @@ exclude_patterns = ["_build", "jupyter_execute"]
 default_role = "code"  # docstrings write `code` as Markdown does
 
 html_theme = "furo"
+html_theme_options = {"dark_css_variables": {"mystnb-source-border-color": "#3d444d"}}
 html_title = "tracemill"
 html_copy_source = False
 html_show_copyright = False

@@ -49,7 +49,7 @@ def _rewritten(lines: list[str], known: set[str], head: str, where: str) -> Iter
     for line in lines:
         example = bool(line) and (example or line.startswith((">>>", "...")))
         if example or line.startswith("    "):
-            yield line
+            yield f"        {_escaped(line.strip())}" if inside and not example else line
             continue
         described = DESCRIBED.fullmatch(line)
         names = described["names"].split(", ") if described else []
