@@ -8,6 +8,7 @@ from typing import Any
 from tracemill.compiler.pass_base import AnyPass
 from tracemill.compiler.plugins import hookimpl
 from tracemill.executors.inductor.executor import InductorExecutor
+from tracemill.executors.inductor.tiered import TieredExecutor
 from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.output_views import OutputViews
@@ -57,4 +58,4 @@ def tracemill_printers() -> Iterable[Printer]:
 @hookimpl
 def tracemill_executors() -> Iterable[Any]:
     """PyTorch itself, and its code generator."""
-    return TorchExecutor(), InductorExecutor()
+    return TorchExecutor(), InductorExecutor(), TieredExecutor()

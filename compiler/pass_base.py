@@ -14,7 +14,7 @@ from tracemill.compiler.trace import Program, Trace
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """A call to be compiled: how the program is called, and a value for each parameter."""
 

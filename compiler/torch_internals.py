@@ -153,6 +153,7 @@ def inductor() -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)  # of PyTorch's own modules
         from torch._guards import TracingContext, tracing  # what a compilation knows of its fakes
         from torch._inductor import compile_fx, config, cpu_vec_isa
+        from torch._inductor.codecache import PyCodeCache
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch._inductor.decomposition import select_decomp_table
         from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -164,6 +165,7 @@ def inductor() -> Any:
         config=config,
         cpp_compiler=get_cpp_compiler,
         decompositions=select_decomp_table,
+        load=lambda key, path: PyCodeCache.load_by_key_path(key, path).call,
         record_strides=compile_fx.record_original_output_strides,
         tracing=tracing,
         vector_instructions=cpu_vec_isa,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from tracemill.compiler.lifetimes import freed
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
@@ -24,6 +25,7 @@ class Region:
     outputs: the values that are needed outside. Each has memory of its own: a view that is needed outside of the region
         is made there, from the value that it views.
     checked: those of the inputs whose metadata is known to be as recorded at each call, strides included.
+    program: one object for all regions of a program, forward and backward.
     """
 
     name: str
@@ -32,11 +34,18 @@ class Region:
     inputs: tuple[Proxy, ...]
     outputs: tuple[TensorProxy, ...]
     checked: frozenset[Proxy] = frozenset()
+    program: object = None
 
     @property
     def trace(self) -> Trace:
-        """The region as a trace: from its inputs to a tuple of its outputs."""
-        return Trace(self.name, self.inputs, self.bound_symbols, self.outputs)
+        """The region as a trace: from its inputs to a tuple of its outputs, each value freed after its last use."""
+        lines = freed(self.bound_symbols, self.outputs)
+        return Trace(self.name, self.inputs, lines, self.outputs)
+
+    @property
+    def inputs_are_checked(self) -> bool:
+        """Whether all inputs are known to be as they were recorded."""
+        return self.checked.issuperset(self.inputs)
 
     def bind(self, impl: Callable[..., Any], *, boxed: bool = False) -> BoundSymbol:
         """The line that runs the region: `t5, t7, = mine0(t1, t2)`.

@@ -1,4 +1,4 @@
-"""Compilation: a graph of ATen operations, made one function by Inductor."""
+"""Compilation: a program of ATen operations, made one function by Inductor."""
 
 from __future__ import annotations
 
@@ -10,43 +10,51 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals
-from tracemill.executors.fusion import Region
 from tracemill.executors.inductor.vector_probe import vector_settings
-from tracemill.executors.lowering import lowered
+from tracemill.executors.lowering import Input, lowered
 
 _lock = threading.Lock()
 """torch.fx and Inductor work at one graph at a time in a process."""
 
 
-def compiled(
-    region: Region, settings: Mapping[str, Any], *, many_kernels: bool = False
-) -> Callable[[list[Any]], Sequence[Any]]:
-    """The function from a list of the region's inputs, which it empties, to its outputs.
+def settings_for(
+    chosen: Mapping[str, Any], *, many_kernels: bool, inputs_are_checked: bool
+) -> dict[str, Any]:
+    """Settings of `torch._inductor.config`, by dotted name; those that are `chosen` count.
 
-    settings: of `torch._inductor.config`, by dotted name. many_kernels: whether it pays to call the kernels from C++, which
-    takes longer to compile. Inputs that are known to be as they were traced are not checked again, and outputs have the
-    strides that they were traced with.
+    many_kernels: whether it pays to call the kernels from C++, which takes longer to compile. inputs_are_checked: whether
+    the inputs are known to be as they were traced, so that the function need not look again.
     """
-    inductor = torch_internals.inductor()
-    checks = not region.checked.issuperset(region.inputs)
-    chosen = {
+    return {
         "cpp_wrapper": many_kernels,
         "emulate_precision_casts": True,  # half types are rounded where eager rounds them
-        "size_asserts": checks,
-        "alignment_asserts": checks,
+        "size_asserts": not inputs_are_checked,
+        "alignment_asserts": not inputs_are_checked,
         "triton.cudagraphs": False,
+        **chosen,
     }
+
+
+def compiled(
+    function: Callable[..., Any], inputs: Sequence[Input], settings: Mapping[str, Any]
+) -> Any:
+    """What Inductor makes of a function: `current_callable` takes the inputs in a list, which it empties.
+
+    The outputs, a sequence, have the strides that the function gives them.
+    """
+    inductor = torch_internals.inductor()
     with (
         _lock,
         warnings.catch_warnings(action="ignore"),  # of how code is generated: not the user's affair
         torch.no_grad(),
-        inductor.config.patch(chosen | vector_settings() | dict(settings)),
+        inductor.config.patch(dict(settings) | vector_settings()),
     ):
-        graph, fakes = lowered(region, inductor.decompositions())
+        graph, fakes = lowered(function, inputs, inductor.decompositions())
         output = graph.graph.output_node()
-        output.meta["user_visible_output_idxs"] = list(range(len(region.outputs)))
+        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
         inductor.record_strides(graph)
-        with inductor.tracing(inductor.TracingContext(fakes[0].fake_mode if fakes else None)):
-            wrapper = inductor.config.cpp_wrapper
-            made = inductor.compile(graph, fakes, is_inference=True, cpp_wrapper=wrapper)
-    return made.current_callable
+        mode = fakes[0].fake_mode if fakes else None  # type: ignore[attr-defined]
+        with inductor.tracing(inductor.TracingContext(mode)):
+            return inductor.compile(
+                graph, fakes, is_inference=True, cpp_wrapper=settings["cpp_wrapper"]
+            )

@@ -11,7 +11,8 @@ from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import OpOverload
 from tracemill.executors.fusion import FusionExecutor, Region, computes
-from tracemill.executors.inductor.compilation import compiled
+from tracemill.executors.inductor.compilation import compiled, settings_for
+from tracemill.executors.lowering import function_of, inputs_of
 
 _aten = torch.ops.aten
 _DTYPES = {
@@ -65,10 +66,18 @@ class InductorExecutor(FusionExecutor):
 
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs the compiled region; it hands its inputs over in a list."""
+        made = compiled(function_of(region), inputs_of(region), self.settings_of(region))
+        return region.bind(made.current_callable, boxed=True)
+
+    def settings_of(self, region: Region) -> dict[str, Any]:
+        """Inductor's settings for a region."""
         operations = [item for bsym in region.bound_symbols for item in aten_operations(bsym)]
         many_kernels = sum(map(calls_library, operations)) >= MANY_LIBRARY_CALLS
-        run = compiled(region, self.settings, many_kernels=many_kernels)
-        return region.bind(run, boxed=True)
+        return settings_for(
+            self.settings,
+            many_kernels=many_kernels,
+            inputs_are_checked=region.inputs_are_checked,
+        )
 
 
 def calls_library(operation: OpOverload) -> bool:

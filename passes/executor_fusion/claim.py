@@ -67,7 +67,7 @@ def _with_regions(
     if not trace.no_grad:
         return trace  # autograd is to see each operation
     stem = executor.name if context.role == "computation" else f"{executor.name}_{context.role}"
-    outcome = Fusing(trace, executor, taken, stem).outcome()
+    outcome = Fusing(trace, executor, taken, stem, context.call).outcome()
     taken.extend(bsym for bsym in outcome.lines if isinstance(bsym.sym, FusedSymbol))
     context.report[f"{executor.name}, {context.role}:"] = str(outcome)
     return trace.replace(bound_symbols=outcome.lines)

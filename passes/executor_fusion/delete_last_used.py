@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tracemill.compiler import prims
+from tracemill.compiler.lifetimes import freed
 from tracemill.compiler.pass_base import Pass, PassContext
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -39,18 +40,8 @@ class DeleteLastUsed(Pass):
     def apply(self, trace: Trace, context: PassContext) -> Trace:
         """The trace with a `del` line after each last use."""
         held = () if context.role == "backward" else trace.args  # the backward's are handed over
-        alive: set[Proxy] = {*trace.outputs, *held}
-        reversed_lines: list[BoundSymbol] = []
-        for bsym in reversed(trace.bound_symbols):
-            touched = dict.fromkeys([*bsym.inputs, *bsym.outputs])
-            dead = [proxy for proxy in touched if proxy not in alive]
-            if dead:
-                reversed_lines.append(
-                    prims.delete(dead).from_bsym(source=bsym.source, module_path=bsym.module_path)
-                )
-                alive.update(dead)
-            reversed_lines.append(bsym)
-        return trace.replace(bound_symbols=_after_unpacking(reversed_lines[::-1]))
+        lines = freed(trace.bound_symbols, (*trace.outputs, *held))
+        return trace.replace(bound_symbols=_after_unpacking(lines))
 
 
 def _after_unpacking(lines: list[BoundSymbol]) -> list[BoundSymbol]:

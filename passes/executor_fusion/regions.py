@@ -39,16 +39,23 @@ class Outcome:
 class Fusing:
     """Gives a fusion executor its regions of a trace.
 
-    taken: lines that executors before it run. stem: what the names of its regions begin with.
+    taken: lines that executors before it run. stem: what the names of its regions begin with. program: one object for
+    all traces of a program.
     """
 
     def __init__(
-        self, trace: Trace, executor: FusionExecutor, taken: Collection[BoundSymbol], stem: str
+        self,
+        trace: Trace,
+        executor: FusionExecutor,
+        taken: Collection[BoundSymbol],
+        stem: str,
+        program: object,
     ) -> None:
         self._trace = trace
         self._executor = executor
         self._taken = set(map(id, taken))
         self._stem = stem
+        self._program = program
         self._outcome = Outcome([])
         self._outputs = set(trace.outputs)
         self._readers: defaultdict[Proxy, set[int]] = defaultdict(set)
@@ -165,7 +172,13 @@ class Fusing:
         outputs = (value for value in made if value in needed and isinstance(value, TensorProxy))
         inputs = (value for value in read if value not in made)
         region = Region(
-            name, self._executor.name, tuple(inside), tuple(inputs), tuple(outputs), self._checked
+            name,
+            self._executor.name,
+            tuple(inside),
+            tuple(inputs),
+            tuple(outputs),
+            self._checked,
+            self._program,
         )
         return region, outside[::-1]
 
