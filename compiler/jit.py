@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def jit(
     executors: Sequence[Any] | str | None = None,
     passes: Sequence[AnyPass] = (),
     disable_passes: Sequence[str] = (),
-    cache: str = "constant values",
+    cache: str | Mapping[str, Any] = "constant values",
     sharp_edges: str = "warn",
     paths: int = 32,
     entries: int = 128,
@@ -46,7 +46,8 @@ def jit(
     gives it other options.
     disable_passes: names of passes to leave out.
     cache: "constant values" (one specialisation for each shape), "symbolic values" (one for many shapes of the arguments),
-    "same input" (check nothing) or "no caching".
+    "same input" (check nothing) or "no caching"; or a mapping from parameters to the sizes and numbers that differ from
+    call to call, such as {"x": {0: "batch"}, "n": "n"}, by the habits of `torch.export`'s dynamic shapes.
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
     paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
     entries: how many specialisations are kept; past that the one goes that was not used for longest.

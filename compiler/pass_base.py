@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call to be compiled: how the program is called, and a value for each parameter."""
+    """A call to be compiled: how the program is called, a value for each parameter, and what in it is marked."""
 
     form: CallForm
     values: Sequence[Any]
+    marks: Sequence[Any] = ()
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ from tracemill.compiler.calling import CallForm
 from tracemill.compiler.entry import Entry
 from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
+from tracemill.compiler.marks import SIZES, Mark, Marks, Tree, items_of
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.ordering import RegisteredPass, passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
@@ -55,13 +56,17 @@ class Options:
     executors: tuple[Any, ...] | None = None
     passes: tuple[AnyPass, ...] = ()
     disable_passes: tuple[str, ...] = ()
-    cache: str = "constant values"
+    cache: Any = "constant values"
     sharp_edges: str = "warn"
     paths: int = 32
     entries: int = 128
 
     def __post_init__(self) -> None:
-        _one_of("cache mode", self.cache, CACHE_MODES)
+        if isinstance(self.cache, str):
+            _one_of("cache mode", self.cache, CACHE_MODES)
+        elif not isinstance(self.cache, Mapping):
+            raise OptionError(f"cache is {self.cache!r}; it is a mode or marks of the arguments")
+        Marks(self.cache)
         _one_of("sharp_edges", self.sharp_edges, SHARP_EDGES)
         if self.entries < 1:
             raise OptionError(f"entries must be at least 1, not {self.entries}")
@@ -71,6 +76,11 @@ class Options:
         for stage in STAGES:
             self.printer_of(stage)
         self.resolved_passes()
+
+    @property
+    def mode(self) -> str:
+        """The cache mode: that of a mapping is symbolic values."""
+        return self.cache if isinstance(self.cache, str) else SIZES
 
     def printer_of(self, stage: str) -> Printer:
         """The printer of a stage's traces; raises OptionError for an unknown one."""
@@ -129,6 +139,8 @@ class Specialisations:
 
     def __post_init__(self) -> None:
         self.form = CallForm(self.target)
+        self._marks = Marks(self.options.cache)
+        self._marks.check_names(self.form)
         self._lock = threading.RLock()
         name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
         self._recompilations = Recompilations(name, [p.name for p in self.form.parameters])
@@ -196,7 +208,7 @@ class Specialisations:
     def _key(self, values: tuple[Any, ...]) -> Any:
         if self.options.cache == "same input":
             return None
-        return call_key(values, symbolic=self.options.cache == "symbolic values")
+        return call_key(values, self._marks.of(self.form, values))
 
     def _find(
         self, key: Any, args: Any, kwargs: Any, others: Sequence[Entry]
@@ -237,8 +249,8 @@ class Specialisations:
         self.history = history = History()
         self.latest = None  # so that the next hit says which history is its own
         context = PassContext(
-            Call(self.form, values),
-            self.options.cache,
+            Call(self.form, values, self._marks.of(self.form, values)),
+            self.options.mode,
             self.options.resolved_executors(),
             sharp_edges=self.options.sharp_edges,
         )
@@ -272,25 +284,35 @@ def _renaming(
     return renamed
 
 
-def call_key(values: Sequence[Any], *, symbolic: bool = False) -> Any:
+def call_key(values: Sequence[Any], marks: Sequence[Tree]) -> Any:
     """What tells specialisations apart by the arguments alone: structure, metadata and constants.
 
-    symbolic: whether a tensor's sizes do not, only how many there are.
+    marks: for each value, what in it differs from call to call: of a tensor with marked sizes only their number counts.
     """
     key = CallKey()
 
-    def of(value: Any) -> Any:
+    def of(value: Any, marks: Tree) -> Any:
         if isinstance(value, torch.Tensor):
-            if symbolic:
-                return type(value), value.dim(), value.dtype, value.device, value.requires_grad
-            return type(value), TensorMeta.of(value)
+            if marks is None:
+                return type(value), TensorMeta.of(value)
+            fixed = None if marks == SIZES else _fixed(value, marks)
+            known = value.dim(), value.dtype, value.device, value.requires_grad, fixed
+            return type(value), known
         if isinstance(value, Generator):
             return Generator, value.device
         node = tree.node_of(value)
         if node is not None:
-            return (type(value), node.entries, *map(of, node.children))
-        if counts_by_content(value):
+            parts = map(of, node.children, items_of(marks, len(node.children)))
+            return (type(value), node.entries, *parts)
+        if counts_by_content(value) or type(marks) is Mark:
             return type(value)
         return key.of(value)
 
-    return tuple(map(of, values))
+    return tuple(map(of, values, marks))
+
+
+def _fixed(tensor: torch.Tensor, marks: Mapping[int, Mark | None]) -> tuple[Any, ...]:
+    """The sizes of a tensor that are not marked."""
+    return tuple(
+        None if marks.get(dim) is not None else size for dim, size in enumerate(tensor.shape)
+    )

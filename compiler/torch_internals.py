@@ -136,10 +136,14 @@ from torch.utils._sympy.printers import PythonPrinter
 # A function of fakes as a graph of ATen operations.
 from torch.fx.experimental.proxy_tensor import make_fx
 
-# What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
-_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+# What fake tensors log before they raise, an error that the oracle catches, and what symbolic sizes log of each step.
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-_FAKE_TENSOR_LOG.addFilter(lambda _record: not _quiet.get())
+for _name in (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.__trace",
+):
+    logging.getLogger(_name).addFilter(lambda _record: not _quiet.get())
 
 
 def functorch_is_active() -> bool:
@@ -174,7 +178,7 @@ def inductor() -> Any:
 
 @contextmanager
 def quiet_fakes() -> Generator[None]:
-    """Fake tensors log nothing in the block, in this thread."""
+    """Fake tensors and symbolic sizes log nothing in the block, in this thread."""
     token = _quiet.set(True)
     try:
         yield

@@ -37,6 +37,9 @@ from tracemill.compiler.symbolic_sizes import SymbolicSizes
 from tracemill.compiler.trace import Program
 
 _INEXACT = re.compile(r"(?<!/)/(?!/)|math|torch|float|int\(|trunc|round|\d\.\d|\*\* *-")
+_NUMBER = r"\(?(?:tracemill_\d+_|-?[\d.]+(?:e[+-]?\d+)?)\)?"
+_COMPARISON = re.compile(rf"{_NUMBER} (?:[<>]=?|[!=]=) {_NUMBER}")
+_NO_NAN = re.compile(r"not .*isnan\((tracemill_\d+_)\)")
 _TOKEN = re.compile(r"tracemill_(\d+)_")
 
 
@@ -73,13 +76,19 @@ def _guards(sizes: SymbolicSizes) -> Iterator[BoundSymbol]:
     )
     for text, verbose in zip(produced.exprs, described.exprs, strict=True):
         if not references.are_fixed(text):
-            line = verbose.partition("  # ")[2].removesuffix("()").strip()
-            asked = sizes.described() if "please file a bug" in line else line
-            yield references.guard(text, asked)
+            yield references.guard(_NO_NAN.sub(r"\1 == \1", text), _asked_by(verbose, sizes))
     for value, _ in sizes.inputs if sizes.reads_offsets else ():
         if isinstance(value, TensorProxy):
             subject = f"{value.name}: where it begins"
             yield check(subject, "{}.storage_offset() == {}", value, value.storage_offset)
+
+
+def _asked_by(verbose: str, sizes: SymbolicSizes) -> str:
+    """The user's lines that asked for a guard, which PyTorch names beside it."""
+    lines = verbose.partition("  # ")[2].removesuffix("()").strip().split(" () and ")
+    unknown = ("please file a bug", "implicit guard")
+    known = [line for line in lines if not any(words in line for words in unknown)]
+    return " and ".join(dict.fromkeys(known)) or sizes.described()
 
 
 class _References:
@@ -87,6 +96,10 @@ class _References:
 
     def __init__(self, sizes: SymbolicSizes) -> None:
         self._by_source = {source: value for value, source in sizes.inputs}
+        self._named_by: dict[Any, tuple[Proxy, int]] = {}
+        for value, _ in sizes.inputs:
+            for dim, size in enumerate(value.sizes if isinstance(value, TensorProxy) else ()):
+                self._named_by.setdefault(size, (value, dim))
         self._operands: list[Proxy] = []
         self._suffixes: list[str] = []
         self._fixed: set[str] = set()
@@ -114,7 +127,7 @@ class _References:
             is_fixed = type(proxy.layout.stride[source.idx]) is int
             return proxy, f".stride({source.idx})", is_fixed
         size = proxy.sizes[source.idx]
-        if isinstance(size, Proxy):
+        if isinstance(size, Proxy) and self._named_by[size] == (proxy, source.idx):
             return size, "", False
         return proxy, f".shape[{source.idx}]", type(proxy.layout.shape[source.idx]) is int
 
@@ -131,7 +144,7 @@ class _References:
             return f"{{{used.setdefault(source, len(used))}}}{source[1]}"
 
         condition = _TOKEN.sub(place, text)
-        if _INEXACT.search(
+        if not _COMPARISON.fullmatch(text) and _INEXACT.search(
             text
         ):  # floats in guards are not Python's: what is in it is what it is now
             same = [f"{{{at}}}{source[1]} == {_now(*source)!r}" for source, at in used.items()]

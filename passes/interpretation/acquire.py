@@ -62,9 +62,10 @@ class Acquire(ProgramPass):
         target = call.form.target
         module = _module_of(target)
         inputs = Inputs(interpreter, names, checked=checked)
+        marks = call.marks or [None for _ in call.values]
         taken = [
-            inputs.argument(parameter.name, value, call.form.item_names(parameter, value))
-            for parameter, value in zip(call.form.parameters, call.values, strict=True)
+            inputs.argument(parameter.name, value, call.form.item_names(parameter, value), mark)
+            for parameter, value, mark in zip(call.form.parameters, call.values, marks, strict=True)
         ]
         root = AnyProxy(
             names.claim("module" if module is target else "fn"), python_type=type(target)

@@ -12,6 +12,7 @@ import torch
 from tracemill.compiler import prims, tree
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.guards import check
+from tracemill.compiler.marks import Mark, Tree, items_of
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import (
     AnyProxy,
@@ -56,21 +57,24 @@ class Inputs:
         self._names = names
         self._checked = checked
 
-    def argument(self, name: str, value: Any, items: Sequence[str] = ()) -> tuple[Proxy, Any]:
+    def argument(
+        self, name: str, value: Any, items: Sequence[str] = (), marks: Tree = None
+    ) -> tuple[Proxy, Any]:
         """The proxy of a parameter, and what the program gets in place of its value.
 
-        items: what the items of `*args` and `**kwargs` are called, where that is known.
+        items: what the items of `*args` and `**kwargs` are called, where that is known. marks: what in it differs from
+        call to call.
         """
-        proxy = self._proxy(self._names.claim(name), value)
+        proxy = self._proxy(self._names.claim(name), value, marks)
         node = tree.node_of(value)
         if node is None:
-            return proxy, self._take(proxy, value, name)
-        return proxy, self._take_apart(proxy, value, node, name, items)
+            return proxy, self._take(proxy, value, name, marks)
+        return proxy, self._take_apart(proxy, value, node, name, marks, items)
 
-    def _proxy(self, name: str, value: Any) -> Proxy:
+    def _proxy(self, name: str, value: Any, marks: Tree) -> Proxy:
         if isinstance(value, torch.Tensor):
             known = id(value) in self._interpreter.lifted
-            stand_in = self._interpreter.input(value)
+            stand_in = self._interpreter.input(value, marks)
             if known:  # the same tensor again: a value of its own, checked to be the first one
                 return stand_in.proxy.renamed(name)
             stand_in.proxy._name = name
@@ -86,7 +90,7 @@ class Inputs:
             return CollectionProxy(name, python_type=type(value), length=len(node.children))
         return AnyProxy(name, python_type=type(value))
 
-    def _take(self, proxy: Proxy, value: Any, subject: str) -> Any:
+    def _take(self, proxy: Proxy, value: Any, subject: str, marks: Tree) -> Any:
         if isinstance(value, torch.Tensor):
             stand_in = self._interpreter.input(value)
             if stand_in.proxy is not proxy:
@@ -101,7 +105,12 @@ class Inputs:
             return self._take_generator(proxy, value, subject)
         node = tree.node_of(value)
         if node is not None:
-            return self._take_apart(proxy, value, node, subject)
+            return self._take_apart(proxy, value, node, subject, marks)
+        if type(marks) is Mark and type(value) in (int, float):
+            made = self._interpreter.input_number(proxy, value, marks)
+            if made is not value:
+                self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
+                return made
         self._check_constant(proxy, value, subject)
         return value
 
@@ -124,7 +133,13 @@ class Inputs:
         return stand_in
 
     def _take_apart(
-        self, proxy: Proxy, value: Any, node: tree.Node, subject: str, items: Sequence[str] = ()
+        self,
+        proxy: Proxy,
+        value: Any,
+        node: tree.Node,
+        subject: str,
+        marks: Tree,
+        items: Sequence[str] = (),
     ) -> Any:
         self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
         if isinstance(value, dict):
@@ -133,9 +148,11 @@ class Inputs:
             self.check(f"{subject}: its length", "len({}) == {}", proxy, len(node.children))
         wanted = items or getattr(value, "_fields", None) or node.entries
         children: list[Any] = []
+        marked = items_of(marks, len(node.children))
+        named = zip(_padded(wanted, node.entries), node.children, marked, strict=True)
         proxies = [
-            self._proxy(self._name_of(proxy, name, child), child)
-            for name, child in zip(_padded(wanted, node.entries), node.children, strict=True)
+            self._proxy(self._name_of(proxy, name, child, mark), child, mark)
+            for name, child, mark in named
         ]
         if isinstance(value, (list, tuple)):
             self.lines.append(prims.UNPACK_SEQUENCE.bind(proxy, output=tuple(proxies)))
@@ -145,15 +162,18 @@ class Inputs:
                     f".{entry}" if node.by_attribute and not isinstance(value, dict) else (entry,)
                 )
                 self.lines.append(prims.unpack(item, proxy, step))
-        for entry, child, item in zip(node.entries, node.children, proxies, strict=True):
-            children.append(self._take(item, child, f"{subject}[{entry!r}]"))
+        taken = zip(node.entries, node.children, proxies, marked, strict=True)
+        for entry, child, item, mark in taken:
+            children.append(self._take(item, child, f"{subject}[{entry!r}]", mark))
         made = node.rebuild(children)
         if not isinstance(value, tuple):
             self.containers.append((made, proxy))
         return made
 
-    def _name_of(self, owner: Proxy, entry: Any, value: Any) -> str:
+    def _name_of(self, owner: Proxy, entry: Any, value: Any, mark: Tree) -> str:
         """An item's name: its own where it has one, else its owner's with a number, or the next of its kind."""
+        if type(mark) is Mark and mark.name:
+            return self._names.claim(mark.name)
         if isinstance(entry, str) and entry.startswith("."):
             return self._names.claim(entry[1:])
         if isinstance(entry, str) or isinstance(value, torch.Tensor):

@@ -103,8 +103,8 @@ class Interpreter(TorchFunctionMode):
 
     # Tensors
 
-    def input(self, tensor: torch.Tensor) -> TracedTensor:
-        """The stand-in of an input tensor."""
+    def input(self, tensor: torch.Tensor, marks: Any = None) -> TracedTensor:
+        """The stand-in of an input tensor; `marks` say which of its sizes differ from call to call."""
         stand_in = self.lift(tensor)
         if stand_in.proxy not in self.inputs:
             self.inputs.append(stand_in.proxy)
@@ -163,6 +163,10 @@ class Interpreter(TorchFunctionMode):
     def surroundings(self) -> AbstractContextManager[Any]:
         """What the program runs in besides."""
         return nullcontext()
+
+    def input_number(self, proxy: Any, value: Any, mark: Any) -> Any:
+        """What the program gets for a number among its arguments that is marked."""
+        return value
 
     def number(self, value: Any) -> Any:
         """A number that the program returns, as the computation returns it."""

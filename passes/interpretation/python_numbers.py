@@ -20,6 +20,7 @@ import torch
 
 from tracemill.compiler import tree
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.oracle import unprofiled
 from tracemill.passes.interpretation.location import is_library
 from tracemill.passes.interpretation.replacement import Replacement
 from tracemill.passes.interpretation.stand_in import interpretation
@@ -97,13 +98,14 @@ def _plainly(kind: type, name: str) -> Any:
     on_numbers = round if word == "round" else getattr(operator, word[1:] if is_reflected else word)
 
     def operate(self: Any, *args: Any) -> Any:
-        result = original(self, *args)
-        if type(result) is torch.SymInt or not is_symbolic(result) or not _asked_by_user():
-            return result
-        if type(result) is torch.SymBool:
-            return bool(result)
-        numbers = [plain(arg) if is_symbolic(arg) else arg for arg in (self, *args)]
-        return on_numbers(*(reversed(numbers) if is_reflected else numbers))
+        with unprofiled():
+            result = original(self, *args)
+            if type(result) is torch.SymInt or not is_symbolic(result) or not _asked_by_user():
+                return result
+            if type(result) is torch.SymBool:
+                return bool(result)
+            numbers = [plain(arg) if is_symbolic(arg) else arg for arg in (self, *args)]
+            return on_numbers(*(reversed(numbers) if is_reflected else numbers))
 
     return operate
 

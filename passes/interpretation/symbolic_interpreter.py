@@ -11,6 +11,7 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import NewTensor
 from tracemill.compiler.errors import MutationError
+from tracemill.compiler.marks import Mark, Tree
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS
@@ -42,19 +43,22 @@ class SymbolicInterpreter(Interpreter):
         super().__init__(locator, names, checked=checked)
         self.sizes = SymbolicSizes(beginning)
         self.symbolic_inputs = SymbolicInputs(self.sizes, names)
-        self._arguments: set[int] = set()
+        self._arguments: dict[int, Tree] = {}
         self._pending: Any = None
 
-    def input(self, tensor: torch.Tensor) -> TracedTensor:
-        if tensor.layout == torch.strided:
-            self._arguments.add(id(tensor))
+    def input(self, tensor: torch.Tensor, marks: Tree = None) -> TracedTensor:
+        if tensor.layout == torch.strided and marks is not None:
+            self._arguments.setdefault(id(tensor), marks)
         return super().input(tensor)
+
+    def input_number(self, proxy: Any, value: Any, mark: Mark) -> Any:
+        return self.symbolic_inputs.number(proxy, value, mark)
 
     @contextmanager
     def surroundings(self) -> Generator[None]:
         self.sizes.running = self.source
         try:
-            with LIKE_PLAIN_NUMBERS:
+            with LIKE_PLAIN_NUMBERS, internals.quiet_fakes():
                 yield
         finally:
             self.sizes.running = lambda: None  # the interpreter is not to live on
@@ -64,9 +68,8 @@ class SymbolicInterpreter(Interpreter):
 
     def _input_proxy(self, tensor: torch.Tensor) -> TensorProxy:
         proxy = super()._input_proxy(tensor)
-        if id(tensor) not in self._arguments:
-            return proxy
-        return self.symbolic_inputs.tensor(proxy, tensor)
+        marks = self._arguments.get(id(tensor))
+        return self.symbolic_inputs.tensor(proxy, tensor, marks)
 
     def _stand_in(self, proxy: TensorProxy) -> TracedTensor:
         return TracedTensor(proxy, layout_of(proxy))
