@@ -280,7 +280,7 @@ def _telling_failures(fn: Callable[..., Any]) -> Generator[None]:
 
 
 _LOCK = threading.RLock()
-_FAKES = internals.FakeTensorMode(allow_non_fake_inputs=True)
+_FAKES = internals.fake_tensors()
 """The fakes of all derivatives: they outlive a call, so they cannot be a thread's own; the lock guards them."""
 
 DERIVATIVES = Derivatives(Sizes(_FAKES))

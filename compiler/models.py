@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,24 +17,30 @@ class _NonLeaf(torch.autograd.Function):
     """Gives a fake a grad_fn, so that autograd treats it as the intermediate value that it stands for."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, _tensor: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return cotangents[0], None
+
+
+def non_leaf(tensor: torch.Tensor, make: Callable[[], torch.Tensor] | None = None) -> torch.Tensor:
+    """A tensor like this one, with a grad_fn; `make` makes a tensor like it."""
+
+    def like() -> torch.Tensor:
         return torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        return cotangents[0]
-
-
-def non_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor like this one, with a grad_fn."""
-    return _NonLeaf.apply(tensor)
+    return _NonLeaf.apply(tensor, make or like)
 
 
 def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None) -> torch.Tensor:
     """A fake tensor with a proxy's metadata; real zeros where there is no fake mode."""
     meta = tensor.meta
+    if fake_mode is not None and _is_plain(tensor):
+        return _plain_fake(meta, fake_mode)
     mode: AbstractContextManager[Any] = fake_mode or nullcontext()
     with mode, torch.enable_grad():
         if meta.layout != torch.strided:
@@ -45,8 +52,37 @@ def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None
         if meta.requires_grad:
             model.requires_grad_()
             if not meta.is_leaf:
-                model = _NonLeaf.apply(model)
+                model = non_leaf(model)
     return model
+
+
+def _is_plain(tensor: TensorProxy) -> bool:
+    """Whether a tensor is all of its memory, and neither a view's other reading of it nor autograd's own."""
+    meta = tensor.meta
+    return (
+        meta.layout == torch.strided
+        and not (tensor.storage_offset or meta.conj or meta.neg)
+        and meta.device.type != "meta"
+    )
+
+
+def _plain_fake(meta: TensorMeta, fake_mode: internals.FakeTensorMode) -> torch.Tensor:
+    """A fake made without asking the mode for one, which takes ten times as long."""
+
+    def make() -> torch.Tensor:
+        return internals.FakeTensor(fake_mode, _empty(meta, "meta"), meta.device)
+
+    model = make()
+    if meta.requires_grad:
+        with torch.enable_grad():
+            model.requires_grad_()
+            if not meta.is_leaf:
+                model = non_leaf(model, make)
+    return model
+
+
+def _empty(meta: TensorMeta, device: torch.device | str) -> torch.Tensor:
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=device)
 
 
 def _strided(tensor: TensorProxy, *, real: bool) -> torch.Tensor:
@@ -58,7 +94,7 @@ def _strided(tensor: TensorProxy, *, real: bool) -> torch.Tensor:
         flat = torch.empty(extent, dtype=meta.dtype, device=meta.device)
         model = flat.as_strided(meta.shape, meta.stride, tensor.storage_offset).detach()
     else:
-        model = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+        model = _empty(meta, meta.device)
     if real:
         model.zero_()
     if meta.conj:

@@ -6,7 +6,6 @@ remembered under the call's key. What fakes cannot answer is asked with real zer
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict, abc
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from tracemill.compiler.body_log import BodyLog
 from tracemill.compiler.errors import LeakedValueError
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.models import is_dense, stand_in_for
+from tracemill.compiler.profiling import profiled, unprofiled
 from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.random_state import Generator, kept_random_state
 from tracemill.compiler.settings import Ambient
@@ -91,12 +91,13 @@ class Oracle:
             local = {} if local is None else local
             answer = local.get(parts)
             if answer is None:
-                answer = local[parts] = self._work_out(fn, args, kwargs, key.tensors)
+                with profiled():
+                    answer = local[parts] = self._work_out(fn, args, kwargs, key.tensors)
                 answer.asked = parts[1:3]
             return answer, key.tensors
         answer = self._answers.get(parts)
         if answer is None:
-            with unprofiled() if is_pytorch(fn) else nullcontext():
+            with unprofiled():
                 answer = self._work_out(fn, args, kwargs, key.tensors)
             answer.asked = parts[1:3]
             with self._lock:
@@ -116,6 +117,9 @@ class Oracle:
         mode = getattr(self._thread, "fake_mode", None)
         if mode is None:
             mode = self._thread.fake_mode = internals.FakeTensorMode(allow_non_fake_inputs=True)
+            mode.cache_enabled = (
+                False  # a memory of its own costs more than it saves: each call is asked once
+            )
         return mode
 
     def _work_out(
@@ -149,23 +153,6 @@ def _run(
     with unobserved(), kept_random_state(given) if fake_mode is None else nullcontext():
         models = [stand_in_for(tensor, fake_mode) for tensor in tensors]
         return observe(fn, args, kwargs, tensors, models, fake_mode)[1]
-
-
-@contextmanager
-def unprofiled() -> abc.Generator[None]:
-    """No profile hook is called in the block: PyTorch's own code on fakes is nobody's program, and full of calls.
-
-    A profiler in C, such as cProfile's, stays: it could not be put back.
-    """
-    hook = sys.getprofile()
-    if hook is not None and not callable(hook):
-        yield
-        return
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        sys.setprofile(hook)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler import tree
 from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
+from tracemill.compiler.collection import collection_deferred
 from tracemill.compiler.entry import Entry
 from tracemill.compiler.errors import DataDependentError, OptionError
 from tracemill.compiler.guards import Mismatch, OtherPath
@@ -192,7 +193,8 @@ class Specialisations:
                     raise DataDependentError(too_many_paths(self.options.paths, latest))
                 if not others:
                     self._note(key)
-                entry = self._compile(values)
+                with collection_deferred():
+                    entry = self._compile(values)
                 self.misses += 1
                 if self.options.cache != "no caching":
                     self._keep(key, entry)

@@ -18,7 +18,8 @@ from tracemill.compiler.answer import Answer, NewTensor, SameTensor
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta, hint
 from tracemill.compiler.models import non_leaf
-from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved, unprofiled
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved
+from tracemill.compiler.profiling import unprofiled
 from tracemill.compiler.proxy import IntegerProxy, NumberProxy, TensorProxy
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.signature import CallKey

@@ -176,6 +176,13 @@ def inductor() -> Any:
     )
 
 
+def fake_tensors() -> FakeTensorMode:
+    """A mode of fake tensors without a memory of its own, which costs more than it saves where each call is asked once."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.cache_enabled = False
+    return mode
+
+
 @contextmanager
 def quiet_fakes() -> Generator[None]:
     """Fake tensors and symbolic sizes log nothing in the block, in this thread."""
@@ -217,6 +224,7 @@ __all__ = [
     "dtype_abbrs",
     "enable_functionalization",
     "enable_python_dispatcher",
+    "fake_tensors",
     "from_functional",
     "function_mode_depth",
     "function_mode_stack",

@@ -228,6 +228,30 @@ def an_enum_member() -> tuple[Program, Change]:
 
 
 @kind
+def what_a_function_given_to_pytorch_reads() -> tuple[Program, Change]:
+    scales = {"first": 2.0}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.triplet_margin_with_distance_loss(
+            x, x + 1, x - 3, distance_function=lambda a, b: ((a - b) * scales["first"]).sum(-1)
+        )
+
+    return program, _entry(scales, "first", 3.0)
+
+
+@kind
+def what_an_overridable_function_reads_after_a_value() -> tuple[Program, Change]:
+    scales = {"first": 2.0}
+
+    def overridable(x: torch.Tensor) -> torch.Tensor:
+        if torch.overrides.has_torch_function((x,)):
+            return torch.overrides.handle_torch_function(overridable, (x,), x)
+        return x * scales["first"] if x.sum() > 0 else x
+
+    return overridable, _entry(scales, "first", 3.0)
+
+
+@kind
 def a_cell() -> tuple[Program, Change]:
     scale = 2.0
 

@@ -202,3 +202,23 @@ def leaves_of_refs(value: Any) -> list[Any]:
     found: list[Any] = []
     map_leaves(found.append, value)
     return found
+
+
+def is_alike_under(
+    dtype: torch.dtype,
+    fn: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    answer: Answer,
+    local: dict[Any, Answer],
+) -> bool:
+    """Whether a call does under another default dtype what `answer` says."""
+    inside = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        other, _ = ORACLE.ask(fn, args, kwargs, local)
+        return same_operations(other, answer, {}) and other.metas == answer.metas
+    except Exception:  # whatever it raises there: it is not alike
+        return False
+    finally:
+        torch.set_default_dtype(inside)

@@ -17,6 +17,7 @@ from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
+from tracemill.compiler.profiling import profiled, unprofiled
 from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
@@ -229,6 +230,14 @@ class Interpreter(TorchFunctionMode):
             if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:
                 self.lift(args[0])  # what the program read of it must be so at each call
             return func(*args, **kwargs)
+        if isinstance(func, internals.HigherOrderOperator):
+            return self._higher_order(func, (*args, *kwargs.values()))
+        with unprofiled():
+            return self._recorded(func, args, kwargs)
+
+    def _recorded(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         if func in queries.REFUSED:
             raise UnsupportedError(
                 f"{queries.REFUSED[func]} is asked for{self.at()}; tracemill cannot compile that"
@@ -237,8 +246,6 @@ class Interpreter(TorchFunctionMode):
             return self._switch_grad(*args, **kwargs)
         if func in queries.PROXY_ANSWERS:
             return queries.PROXY_ANSWERS[func](self._to_proxies(args[0]))
-        if isinstance(func, internals.HigherOrderOperator):
-            return self._higher_order(func, (*args, *kwargs.values()))
         if func in DEVICE_TAKERS and kwargs.get("device") is None:
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
@@ -278,7 +285,8 @@ class Interpreter(TorchFunctionMode):
         try:
             answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
-            return self._paths.call(self, fn, args, kwargs)
+            with profiled():
+                return self._paths.call(self, fn, args, kwargs)
         if answer.is_query:
             return answer.output
         if internals.any_autocast_enabled():
@@ -321,26 +329,14 @@ class Interpreter(TorchFunctionMode):
         attention = any("attention" in name for name in names)
         self.uses_attention = self.uses_attention or attention
         now = Ambient.now()
-        if now.settings != self.around.settings and self._is_alike_in_dtype(
-            fn, args, kwargs, answer
+        if now.settings != self.around.settings and autocast.is_alike_under(
+            self.around.settings[0], fn, args, kwargs, answer, self._local_answers
         ):
             now = now.with_default_dtype_of(self.around)
         sym = symbol_under(fn, now, self.around, attention=attention)
         output = answer.instantiate(tensors, self._new)
         self.emit(sym, args, kwargs, output, answer)
         return in_place.refreshed(self, output, answer, tensors) if answer.changed else output
-
-    def _is_alike_in_dtype(self, fn: Any, args: Any, kwargs: Any, answer: Answer) -> bool:
-        """Whether a call does the same under the default dtype around the program."""
-        inside = torch.get_default_dtype()
-        torch.set_default_dtype(self.around.settings[0])
-        try:
-            other, _ = ORACLE.ask(fn, args, kwargs, self._local_answers)
-            return autocast.same_operations(other, answer, {}) and other.metas == answer.metas
-        except Exception:  # whatever it raises there: it is not alike
-            return False
-        finally:
-            torch.set_default_dtype(inside)
 
     def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
         return TensorProxy(

@@ -19,9 +19,11 @@ from tracemill.passes.interpretation.stand_in import TracedTensor
 def refuse_leaks(stand_ins: Iterable[weakref.ref[TracedTensor]]) -> None:
     """Raises MutationError, naming the holder, where one of these is still alive."""
     alive = [ref for ref in stand_ins if ref() is not None]
-    if not alive:
-        return
-    gc.collect()
+    for generation in range(3):  # the young ones first: looking at all objects takes long
+        if not alive:
+            return
+        gc.collect(generation)
+        alive = [ref for ref in alive if ref() is not None]
     for ref in alive:
         leaked = ref()
         if leaked is not None:
