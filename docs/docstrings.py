@@ -15,12 +15,15 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+import tracemill
+
 logger = logging.getLogger(__name__)
 
 PARAMETERS, ATTRIBUTES = "Args:", "Fields:"
 DESCRIBED = re.compile(r"(?P<names>\w+(?:, \w+)*): (?P<text>\S.*)")
 _made: dict[str, list[str]] = {}
-MARKUP = re.compile(r"(`[^`]*`)|([*|\\]|_(?!\w))")
+ERRORS = "|".join(name for name in tracemill.__all__ if name.endswith(("Error", "Warning")))
+MARKUP = re.compile(rf"(`[^`]*`)|\b({ERRORS})\b|([*|\\]|_(?!\w))")
 
 
 def process(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -68,7 +71,13 @@ def _rewritten(lines: list[str], known: set[str], head: str, where: str) -> Iter
 
 
 def _escaped(text: str) -> str:
-    return MARKUP.sub(lambda match: match[1] or f"\\{match[2]}", text)
+    """A line without markup but `code`, and links to the errors that it names."""
+
+    def rewritten(match: re.Match[str]) -> str:
+        code, error, special = match.groups()
+        return code or (f":py:exc:`{error} <tracemill.{error}>`" if error else f"\\{special}")
+
+    return MARKUP.sub(rewritten, text)
 
 
 def _parameters(function: Any) -> set[str]:

@@ -121,12 +121,11 @@ class _Marks:
         for number, bsym in self._at.items():
             text = self._texts[number - 1]
             start = self._starts[number - 1] + len(text) - len(text.lstrip())
-            place = "" if bsym.differentiates is not None else _place(bsym)
+            end = self._starts[number] - 1
             css = "line del" if bsym.sym is prims.DELETE else "line"
-            identity = f' id="{escape(place)}"' if place else ""
-            if start < self._starts[number] - 1:
-                end = self._starts[number] - 1
-                yield Mark(start, end, f'<span class="{css}"{identity}>', "</span>")
+            places = "".join(f'<span id="{escape(place)}"></span>' for place in _places(bsym))
+            if start < end:
+                yield Mark(start, end, f'<span class="{css}">{places}', "</span>")
 
     def names(self) -> Iterator[Mark]:
         """Each name of a value, and each operation that is called."""
@@ -159,7 +158,7 @@ class _Marks:
         writer = Writer(self._trace)
         tip = [*_origin(bsym)]
         tip += [line for inner in bsym.subsymbols for line in inner.sym.lines(inner, writer)]
-        forward = bsym.differentiates
+        forward = _differentiated(bsym)
         if forward is not None:
             tip.insert(0, f"differentiates {' '.join(forward.sym.lines(forward, writer))}")
         about = f' data-tip="{_attribute(tip)}"' if tip else ""
@@ -185,8 +184,21 @@ def _origin(bsym: BoundSymbol) -> Iterator[str]:
         yield f"module {bsym.module_path}"
 
 
+def _differentiated(bsym: BoundSymbol) -> BoundSymbol | None:
+    """The forward line that a line differentiates; the first one of a region."""
+    lines = (bsym, *(bsym.subsymbols if bsym.source is None else ()))
+    return next((line.differentiates for line in lines if line.differentiates is not None), None)
+
+
+def _places(bsym: BoundSymbol) -> Iterator[str]:
+    """What links to a forward line name, and those to each line of a region."""
+    if _differentiated(bsym) is None:
+        lines = [bsym] if bsym.source is not None else bsym.subsymbols
+        yield from filter(None, map(_place, lines))
+
+
 def _place(bsym: BoundSymbol) -> str:
-    """What links to a line are made of: the user's line and the first value that it makes; the same in all stages."""
+    """What a link to a line is made of: the user's line and the first value that it makes; the same in all stages."""
     made = new_values(bsym)
     if bsym.source is None or not made:
         return ""

@@ -25,7 +25,8 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace
 .tracemill a.operation{cursor:pointer}
 .tracemill a.operation:hover{text-decoration:underline}
 .tracemill .value{border-radius:3px;cursor:help}
-.tracemill .line:target{scroll-margin:4em;background:var(--tm-target)}
+.tracemill .line :target{scroll-margin:4em}
+.tracemill .line:has(:target){background:var(--tm-target)}
 .tracemill .del{opacity:.55}
 .tracemill [data-tip]:hover::after{content:attr(data-tip);position:absolute;z-index:10;\
 transform:translateY(calc(-100% - .35em));margin-left:-.5em;padding:.35em .7em;border-radius:5px;white-space:pre;\

@@ -14,6 +14,7 @@ import torch
 
 import tracemill as tm
 from tests.printers.browser import CHROMIUM, Browser
+from tests.programs import last_traces
 from tracemill.printers.html import HtmlPrinter
 
 VOID = {"meta", "br"}
@@ -69,6 +70,11 @@ def both(jitted: Callable[..., Any]) -> Iterator[tm.Trace]:
     yield tm.last_backward_traces(jitted)[-1]
 
 
+def ids(page: Page) -> set[str]:
+    """The places that links can lead to."""
+    return {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+
+
 def uses(jitted: Callable[..., Any], name: str) -> int:
     """How often the program names a value."""
     return len(re.findall(rf"\b{name}\b", tm.last_traces(jitted)[-1].text("minimal")))
@@ -95,6 +101,55 @@ def test_every_trace_of_a_program_can_be_shown(trained: Callable[..., Any]) -> N
             assert Page(trace.text("html")).text.strip() == str(trace).strip()
 
 
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x[..., :2] = 0.0
+    return x.relu_() if x.sum() > 0 else x.neg_()
+
+
+def tuples(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    values = x.topk(2)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        return {"größe": values @ values.mT, "mask": torch.nn.functional.dropout(x)[x > 0.5]}
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    return x[: x.shape[0] // 2].sin() * x.shape[0]
+
+
+class Pairs(tm.FusionExecutor):
+    name = "pairs"
+
+    def can_fuse(self, bsym: tm.BoundSymbol) -> bool:
+        return True
+
+    def fuse(self, region: tm.Region) -> tm.BoundSymbol:
+        return region.bind(region.trace.callable("minimal"))
+
+
+TARGETS: dict[str, Any] = {
+    "writes": writes,
+    "tuples": tuples,
+    "halves": halves,
+    "module": torch.nn.LSTM(4, 4),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "symbolic": {"cache": "symbolic values"},
+    "regions": {"executors": [Pairs()]},
+    "verbose": {"printer": "verbose"},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_every_kind_of_program_can_be_shown(target: Any, options: dict[str, Any]) -> None:
+    jitted = tm.jit(target, **options)
+    with torch.no_grad():
+        jitted(torch.rand(4, 4))
+    for trace in last_traces(jitted):
+        assert Page(trace._repr_html_()).text.strip() == str(trace).strip()
+
+
 def test_a_value_tells_its_type_and_the_line_that_made_it(trained: Callable[..., Any]) -> None:
     tips = [
         value["data-tip"]
@@ -114,12 +169,21 @@ def test_an_operation_tells_its_aten_operations(trained: Callable[..., Any]) -> 
 
 def test_backward_lines_link_to_the_forward_lines(trained: Callable[..., Any]) -> None:
     forward, backward = (Page(trace.text("html")) for trace in both(trained))
-    places = {line["id"] for line in forward.having("line") if "id" in line}
+    places = ids(forward)
     links = [attributes for tag, attributes in backward.elements if tag == "a"]
     assert links
     assert {link["href"].removeprefix("#") for link in links} <= places
     assert links[0]["data-tip"].startswith("differentiates t2 = torch.Tensor.log(t1)\n")
-    assert not places & {line.get("id") for line in backward.having("line")}
+    assert not ids(backward)
+
+
+def test_regions_of_a_backward_link_to_regions_of_the_forward() -> None:
+    jitted = tm.jit(lambda x: (x.sin() * 2).cos(), executors=[Pairs()])
+    jitted(torch.randn(3, requires_grad=True)).sum().backward()
+    forward, backward = (Page(trace.text("html")) for trace in both(jitted))
+    (link,) = [attributes for tag, attributes in backward.elements if tag == "a"]
+    assert link["href"].removeprefix("#") in ids(forward)
+    assert "torch.cos(" in link["data-tip"]
 
 
 def test_uses_of_one_name_have_one_class(trained: Callable[..., Any]) -> None:
@@ -207,7 +271,7 @@ def test_in_a_browser_a_link_leads_to_the_forward_line(
 ) -> None:
     browser.show("".join(trace.text("html") for trace in both(trained)))
     browser.point_at("a.operation", click=True)
-    assert browser.run("document.querySelector(':target').textContent").startswith(
+    assert browser.run("document.querySelector('.line:has(:target)').textContent").startswith(
         "t2 = torch.Tensor.log(t1)"
     )
 
