@@ -51,7 +51,8 @@ def compiled(
     ):
         graph, fakes = lowered(function, inputs, inductor.decompositions())
         output = graph.graph.output_node()
-        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+        results: Any = output.args[0]
+        output.meta["user_visible_output_idxs"] = list(range(len(results)))
         inductor.record_strides(graph)
         mode = fakes[0].fake_mode if fakes else None  # type: ignore[attr-defined]
         with inductor.tracing(inductor.TracingContext(mode)):
