@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.symbolic import SymbolicTensorProxy
+from tracemill.compiler.symbolic_sizes import SymbolicSizes
 from tracemill.compiler.torch_internals import FakeTensorMode, ShapeEnv, make_fx
-from tracemill.compiler.values import leaves, substitute
+from tracemill.compiler.values import leaves, map_leaves
 from tracemill.executors.fusion import Region
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
+class Fakes(NamedTuple):
+    """The inputs of a program as fakes, numbers that differ from call to call as symbolic ones, and the fakes' mode."""
+
+    inputs: list[Any]
+    mode: FakeTensorMode
+
+
 class Input(NamedTuple):
-    """An input of a program: shape and stride in elements."""
+    """A tensor of fixed sizes: shape and stride in elements."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -24,42 +33,75 @@ class Input(NamedTuple):
     device: torch.device
 
 
+def fakes_like(inputs: Iterable[Input]) -> Fakes:
+    """Fakes of tensors of fixed sizes."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        made = [
+            torch.empty_strided(shape, stride, dtype=dtype, device=device)
+            for shape, stride, dtype, device in inputs
+        ]
+    return Fakes(made, mode)
+
+
 def lowered(
-    function: Callable[..., Any], inputs: Sequence[Input], decompositions: Decompositions
-) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The graph of a function from tensors to a tuple of tensors, and the fakes that it was traced with.
+    function: Callable[..., Any], fakes: Fakes, decompositions: Decompositions
+) -> torch.fx.GraphModule:
+    """The graph of a function from tensors and numbers to a tuple of tensors.
 
     decompositions: how operations are taken apart, as `torch.fx.experimental.proxy_tensor.make_fx` takes them. Each node
     has the fake that it makes in `meta["val"]`.
     """
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    with torch.no_grad(), mode:
-        fakes = [
-            torch.empty_strided(shape, stride, dtype=dtype, device=device)
-            for shape, stride, dtype, device in inputs
-        ]
-        graph = make_fx(function, decomposition_table=dict(decompositions))(*fakes)
+    with torch.no_grad(), fakes.mode:
+        graph = make_fx(function, decomposition_table=dict(decompositions))(*fakes.inputs)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return graph, fakes
+    return graph
 
 
 def inputs_of(region: Region) -> list[Input]:
-    """What the inputs of a region are like."""
-    metas = [value.meta for value in region.inputs]  # type: ignore[attr-defined]
+    """What the inputs of a region of fixed sizes are like."""
+    metas = [value.meta for value in region.inputs if isinstance(value, TensorProxy)]
     return [Input(meta.shape, meta.stride, meta.dtype, meta.device) for meta in metas]
+
+
+def sizes_of(region: Region) -> SymbolicSizes | None:
+    """The symbolic sizes that a region is on; None where its sizes are fixed."""
+    values = [value for bsym in region.bound_symbols for value in (*bsym.inputs, *bsym.outputs)]
+    owners = (value.owner for value in values if isinstance(value, SymbolicTensorProxy))
+    owner = next(owners, None)
+    return owner if isinstance(owner, SymbolicSizes) else None
+
+
+def fakes_of(region: Region) -> Fakes:
+    """Fakes of a region's inputs; symbolic sizes are those of the trace, which collects what is asked of them."""
+    sizes = sizes_of(region)
+    if sizes is None:
+        return fakes_like(inputs_of(region))
+    made = [
+        sizes.model(value).detach() if isinstance(value, TensorProxy) else sizes.given(value)
+        for value in region.inputs
+    ]
+    return Fakes(made, sizes.mode)
 
 
 def function_of(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
     """A region as a function that calls its operations one by one."""
+    sizes = sizes_of(region)
 
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        values: dict[Proxy, Any] = dict(zip(region.inputs, tensors, strict=True))
+    def run(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        values: dict[Any, Any] = dict(zip(region.inputs, inputs, strict=True))
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, TensorProxy) or sizes is None:
+                return values.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf
+            return sizes.given(leaf)
+
         for bsym in region.bound_symbols:
             assert bsym.sym.impl is not None
-            made = bsym.sym.impl(*substitute(bsym.args, values), **substitute(bsym.kwargs, values))
-            for proxy, value in zip(leaves(bsym.output), leaves(made), strict=True):
-                values[proxy] = value
+            args, kwargs = map_leaves(real, (bsym.args, bsym.kwargs))
+            made = bsym.sym.impl(*args, **kwargs)
+            values.update(zip(leaves(bsym.output), leaves(made), strict=True))
         return tuple(values[proxy] for proxy in region.outputs)
 
     return run

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from tracemill.compiler import torch_internals
 from tracemill.executors.inductor.vector_probe import vector_settings
-from tracemill.executors.lowering import Input, lowered
+from tracemill.executors.lowering import Fakes, lowered
 
 _lock = threading.Lock()
 """torch.fx and Inductor work at one graph at a time in a process."""
@@ -35,9 +35,7 @@ def settings_for(
     }
 
 
-def compiled(
-    function: Callable[..., Any], inputs: Sequence[Input], settings: Mapping[str, Any]
-) -> Any:
+def compiled(function: Callable[..., Any], fakes: Fakes, settings: Mapping[str, Any]) -> Any:
     """What Inductor makes of a function: `current_callable` takes the inputs in a list, which it empties.
 
     The outputs, a sequence, have the strides that the function gives them.
@@ -49,13 +47,12 @@ def compiled(
         torch.no_grad(),
         inductor.config.patch(dict(settings) | vector_settings()),
     ):
-        graph, fakes = lowered(function, inputs, inductor.decompositions())
+        graph = lowered(function, fakes, inductor.decompositions())
         output = graph.graph.output_node()
         results: Any = output.args[0]
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
         inductor.record_strides(graph)
-        mode = fakes[0].fake_mode if fakes else None  # type: ignore[attr-defined]
-        with inductor.tracing(inductor.TracingContext(mode)):
+        with inductor.tracing(inductor.TracingContext(fakes.mode)):
             return inductor.compile(
-                graph, fakes, is_inference=True, cpp_wrapper=settings["cpp_wrapper"]
+                graph, fakes.inputs, is_inference=True, cpp_wrapper=settings["cpp_wrapper"]
             )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeGuard
 
 import torch
 
-from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.proxy import IntegerProxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import layout_of
+from tracemill.compiler.symbolic_sizes import SymbolicSizes
 from tracemill.compiler.torch_internals import OpOverload
 from tracemill.executors.fusion import FusionExecutor, Region, computes
 from tracemill.executors.inductor.compilation import compiled, settings_for
-from tracemill.executors.lowering import function_of, inputs_of
+from tracemill.executors.lowering import fakes_of, function_of, sizes_of
 
 _aten = torch.ops.aten
 _DTYPES = {
@@ -42,6 +44,7 @@ class InductorExecutor(FusionExecutor):
     """
 
     name: ClassVar[str] = "inductor"
+    takes_symbolic: ClassVar[bool] = True
 
     def __init__(self, *, strict: bool = False, settings: Mapping[str, Any] | None = None) -> None:
         self.strict = strict
@@ -50,23 +53,31 @@ class InductorExecutor(FusionExecutor):
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether all that a line does are ATen functions of dense tensors of common dtypes."""
         operations = aten_operations(bsym)
-        if not operations or not all(map(_is_plain, (*bsym.inputs, *bsym.outputs))):
+        tensors = [v for v in (*bsym.inputs, *bsym.outputs) if type(v) is not IntegerProxy]
+        if not operations or not all(map(_is_plain, tensors)):
             return False
-        masked = any(value.dtype in _MASKS for value in bsym.inputs if _is_plain(value))
+        masked = any(value.dtype in _MASKS for value in tensors if _is_plain(value))
         return all(_fits(operation, masked) for operation in operations)
 
     def is_worth(self, region: Region) -> bool:
-        """Whether the region computes in two lines at least, and not by calling libraries alone."""
+        """Whether the region computes in two lines at least, and not by calling libraries alone.
+
+        Its symbolic sizes must follow from its inputs.
+        """
         computing = [bsym for bsym in region.bound_symbols if computes(bsym)]
-        return len(computing) > 1 and any(
-            not calls_library(operation) and not _is_view(operation)
-            for bsym in computing
-            for operation in aten_operations(bsym)
+        return (
+            len(computing) > 1
+            and sizes_are_given(region)
+            and any(
+                not calls_library(operation) and not _is_view(operation)
+                for bsym in computing
+                for operation in aten_operations(bsym)
+            )
         )
 
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs the compiled region; it hands its inputs over in a list."""
-        made = compiled(function_of(region), inputs_of(region), self.settings_of(region))
+        made = compiled(function_of(region), fakes_of(region), self.settings_of(region))
         return region.bind(made.current_callable, boxed=True)
 
     def settings_of(self, region: Region) -> dict[str, Any]:
@@ -90,6 +101,24 @@ def aten_operations(bsym: BoundSymbol) -> list[OpOverload]:
     if isinstance(bsym.sym.impl, OpOverload):
         return [bsym.sym.impl]
     return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
+
+
+def sizes_are_given(region: Region) -> bool:
+    """Whether each symbol in the sizes of a region's values is a size or stride, or a number, among its inputs."""
+    sizes = sizes_of(region)
+    if sizes is None:
+        return True
+    values = {value for bsym in region.bound_symbols for value in (*bsym.inputs, *bsym.outputs)}
+    used = {symbol for part in _parts(values, sizes) for symbol in part.free_symbols}
+    return used <= {part for part in _parts(region.inputs, sizes) if part.is_symbol}
+
+
+def _parts(values: Iterable[Any], sizes: SymbolicSizes) -> Iterator[Any]:
+    """The symbolic sizes, strides and numbers of some values, as expressions of PyTorch's."""
+    for value in values:
+        layout = layout_of(value) if isinstance(value, TensorProxy) else None
+        given = (sizes.given(value),) if layout is None else (*layout.shape, *layout.stride)
+        yield from (part.node.expr for part in given if isinstance(part, torch.SymInt))
 
 
 def _fits(operation: Any, masked: bool) -> bool:

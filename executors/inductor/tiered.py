@@ -26,6 +26,9 @@ class TieredExecutor(InductorExecutor):
     """
 
     name: ClassVar[str] = "tiered"
+    takes_symbolic: ClassVar[bool] = (
+        False  # a job says what its inputs are like without their ShapeEnv
+    )
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -14,7 +14,7 @@ import torch
 
 from tracemill.compiler import torch_names
 from tracemill.executors.inductor.compilation import compiled
-from tracemill.executors.lowering import Input
+from tracemill.executors.lowering import Input, fakes_like
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         Input(tuple(shape), tuple(stride), torch_names.lookup(dtype), torch.device(device))
         for shape, stride, dtype, device in job["inputs"]
     ]
-    made = compiled(namespace[job["name"]], inputs, job["settings"])
+    made = compiled(namespace[job["name"]], fakes_like(inputs), job["settings"])
     if made.constants:
         raise ValueError("the program holds constant tensors")
     path = sys.modules[made.current_callable.__module__].__file__

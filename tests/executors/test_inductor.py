@@ -154,3 +154,42 @@ def test_models_give_eagers_values_and_gradients(build: Callable[..., models.Bui
     first(jm(*args, **kwargs)).sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, want[name], rtol=1e-3, atol=1e-4)
+
+
+def test_one_compilation_serves_many_sizes() -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.sin() * 2 + b).softmax(-1)[..., : a.shape[-1] // 2] * a.shape[0] + 1
+
+    jf = tm.jit(program, executors=["inductor"], cache="symbolic values")
+    for rows, columns in ((3, 8), (5, 10), (4, 6)):
+        a, b = torch.randn(rows, columns), torch.randn(columns)
+        torch.testing.assert_close(jf(a, b), program(a, b))
+    assert tm.cache_info(jf).entries == 1
+    assert regions(tm.last_traces(jf)[-1])
+
+
+def test_sizes_that_the_compiled_code_is_not_for_are_another_program() -> None:
+    def program(a: torch.Tensor) -> torch.Tensor:
+        return (a * 2).softmax(-1) + 1
+
+    jf = tm.jit(program, executors=["inductor"], cache="symbolic values")
+    for columns in (8, 5_000, 9):
+        a = torch.randn(2, columns)
+        torch.testing.assert_close(jf(a), program(a))
+    assert tm.cache_info(jf).entries == 2
+
+
+def test_training_on_many_sizes_compiles_once() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Softmax(-1))
+    jm = tm.jit(model, executors=["inductor"], cache="symbolic values")
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        gradients: list[list[torch.Tensor | None]] = []
+        for run in (model, jm):
+            model.zero_grad()
+            (run(x) ** 2).sum().backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+        torch.testing.assert_close(*gradients)
+    assert tm.cache_info(jm).entries == 1
+    assert regions(tm.last_backward_traces(jm)[-1])
