@@ -105,7 +105,8 @@ class _Marks:
     """The elements of a trace's text: its lines, the names of its values, and its operations."""
 
     def __init__(self, trace: Trace, code: Code, values: Sequence[Proxy]) -> None:
-        self._trace, self._code = trace, code
+        self._code = code
+        self._writer = Writer(trace)
         self._classes = {value.name: (n, value) for n, value in enumerate(values)}
         self._makers = {
             value: bsym for bsym in reversed(trace.bound_symbols) for value in new_values(bsym)
@@ -155,12 +156,11 @@ class _Marks:
     def _operation(self, function: ast.expr, bsym: BoundSymbol) -> Mark:
         start = self._offset(function.lineno, function.col_offset)
         end = self._offset(function.end_lineno or 0, function.end_col_offset or 0)
-        writer = Writer(self._trace)
         tip = [*_origin(bsym)]
-        tip += [line for inner in bsym.subsymbols for line in inner.sym.lines(inner, writer)]
+        tip += [line for inner in bsym.subsymbols for line in inner.sym.lines(inner, self._writer)]
         forward = _differentiated(bsym)
         if forward is not None:
-            tip.insert(0, f"differentiates {' '.join(forward.sym.lines(forward, writer))}")
+            tip.insert(0, f"differentiates {' '.join(forward.sym.lines(forward, self._writer))}")
         about = f' data-tip="{_attribute(tip)}"' if tip else ""
         if forward is None or not _place(forward):
             return Mark(start, end, f'<span class="operation"{about}>', "</span>")

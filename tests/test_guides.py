@@ -50,3 +50,8 @@ def test_the_files_that_a_page_names_are_there(page: Path) -> None:
     links = LINK.findall(BLOCK.sub("", text))
     lost += [link for link in links if not (page.parent / link).exists()]
     assert not lost
+
+
+def test_the_index_leads_to_every_guide() -> None:
+    listed = re.findall(r"^guides/(\w+)$", (GUIDES.parent / "index.md").read_text("utf-8"), re.M)
+    assert sorted(listed) == sorted(path.stem for path in GUIDES.glob("*.md"))
