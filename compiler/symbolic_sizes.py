@@ -6,6 +6,7 @@ guards that Python and PyTorch needed, each with the user's line.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor, SameTensor
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta, hint
-from tracemill.compiler.models import non_leaf
+from tracemill.compiler.models import extent_of, non_leaf
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved
 from tracemill.compiler.profiling import unprofiled
 from tracemill.compiler.proxy import IntegerProxy, NumberProxy, TensorProxy
@@ -86,7 +87,9 @@ class SymbolicSizes(Sizes):
 
     def __init__(self, beginning: Source | None) -> None:
         self.env = _ShapeEnv(self._where)
-        super().__init__(internals.FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True))
+        mode = internals.FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        mode.cache_enabled = False  # what it keeps is of no use to another trace, and costs much
+        super().__init__(mode)
         self.beginning = beginning
         self.running: Callable[[], Source | None] = lambda: None
         self.inputs: list[tuple[TensorProxy | NumberProxy, Any]] = []
@@ -114,18 +117,40 @@ class SymbolicSizes(Sizes):
     # From the trace to PyTorch
 
     def model(self, proxy: TensorProxy) -> torch.Tensor:
+        return self._model(proxy, exact=False)
+
+    def _model(self, proxy: TensorProxy, *, exact: bool) -> torch.Tensor:
         layout, meta = layout_of(proxy), proxy.meta
         if layout is None:
             return super().model(TensorProxy(proxy.name, meta=meta))
-        with self.mode, torch.enable_grad():
-            model = torch.empty_strided(
-                layout.shape, layout.stride, dtype=meta.dtype, device=meta.device
+        model = self._plain_model(layout, meta, exact=exact)
+        if meta.requires_grad:
+            model.requires_grad_()
+            if not meta.is_leaf:
+                with torch.enable_grad():
+                    make = functools.partial(self._plain_model, layout, meta, exact=exact)
+                    model = non_leaf(model, make)
+        return model
+
+    def _plain_model(self, layout: Layout, meta: TensorMeta, *, exact: bool) -> torch.Tensor:
+        """A fake without history.
+
+        exact: whether its memory is as large as its sizes say, which takes half a millisecond of symbolic arithmetic, and
+        matters where a write changes its shape; else as large as the sizes of now say.
+        """
+        if exact:
+            strided = torch.empty_strided(
+                layout.shape, layout.stride, dtype=meta.dtype, device="meta"
             )
-            model = model.conj() if meta.conj else model
-            model = internals.neg_view(model) if meta.neg else model
-            if meta.requires_grad:
-                model.requires_grad_()
-                model = model if meta.is_leaf else non_leaf(model)
+        else:
+            memory = torch.empty(extent_of(meta), dtype=meta.dtype, device="meta")
+            with internals.unseen_views():
+                strided = memory.as_strided(layout.shape, layout.stride)
+        model: torch.Tensor = internals.FakeTensor(self.mode, strided, meta.device)
+        if meta.conj or meta.neg:
+            with self.mode:
+                model = model.conj() if meta.conj else model
+                model = internals.neg_view(model) if meta.neg else model
         return model
 
     def given(self, number: Any) -> Any:
@@ -253,7 +278,7 @@ class SymbolicSizes(Sizes):
         self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
     ) -> Any:
         with unobserved():
-            models = [self.model(tensor) for tensor in tensors]
+            models = [self._model(tensor, exact=bool(answer.mutated)) for tensor in tensors]
             by_proxy = dict(zip(tensors, models, strict=True))
 
             def real(leaf: Any) -> Any:

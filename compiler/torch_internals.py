@@ -130,6 +130,9 @@ from torch._subclasses import schema_check_mode
 # Asks PyTorch's own Python decompositions for the operations whose C++ takes no symbolic numbers.
 from torch._dispatch.python import enable_python_dispatcher
 
+# In the block views are taken that autograd takes for tensors of their own.
+from torch._C import _AutoDispatchBelowADInplaceOrView as unseen_views
+
 # Sympy expressions of sizes as Python.
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -255,5 +258,6 @@ __all__ = [
     "to_functional",
     "torch_function_enabled",
     "torchscript_is_tracing",
+    "unseen_views",
     "while_loop_operator",
 ]

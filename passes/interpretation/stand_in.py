@@ -47,6 +47,7 @@ class TracedTensor(torch.Tensor):
                 layout=meta.layout,
                 device=meta.device,
                 requires_grad=meta.requires_grad,
+                storage_size=meta.nbytes,  # else PyTorch computes it, symbolically where sizes are
             )
         tensor.proxy = proxy
         return tensor
