@@ -31,6 +31,7 @@ def backwards_of(
         context, call=Call(context.call.form, ())
     )  # the call's tensors are not to live on
     split = [step.program for step in history.steps if step.stage != "executor_fusion"][-1]
+    assert split is not None
     later = [
         registered
         for registered in passes

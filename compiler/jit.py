@@ -32,6 +32,7 @@ def jit(
     sharp_edges: str = "warn",
     paths: int = 32,
     entries: int = 128,
+    keep_traces: bool = True,
     **unknown: Any,
 ) -> Any:
     """Compiles a function, method, partial or module; without `fn`, a decorator.
@@ -51,6 +52,7 @@ def jit(
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
     paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
     entries: how many specialisations are kept; past that the one goes that was not used for longest.
+    keep_traces: whether the traces of all passes are kept for `last_traces` and its kind, or only the last, which run.
 
     Raises OptionError for an unknown option, printer, executor, pass or cache mode.
 
@@ -62,7 +64,7 @@ def jit(
     tensor([2., 2.])
     """
     if unknown:
-        known = "printer, executors, passes, disable_passes, cache, sharp_edges, paths, entries"
+        known = "printer, executors, passes, disable_passes, cache, sharp_edges, paths, entries, keep_traces"
         raise OptionError(
             f"jit has no option {', '.join(map(repr, unknown))}; the known ones are {known}"
         )
@@ -76,6 +78,7 @@ def jit(
         sharp_edges=sharp_edges,
         paths=paths,
         entries=entries,
+        keep_traces=keep_traces,
     )
     if fn is None:
         return lambda decorated: _jitted(decorated, options)

@@ -6,7 +6,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracemill.compiler import observers
@@ -26,14 +26,16 @@ PrinterOf = Callable[[str], Any]
 class Step:
     """One pass that ran: the program it made, and what it cost.
 
-    seconds: wall time. symbols: bound symbols of all traces, before and after. facts: what the pass says of its work.
+    program: None where it is not kept. seconds: wall time. symbols: bound symbols of all traces, before and after.
+    saved_bytes: what the program keeps for its backward. facts: what the pass says of its work.
     """
 
     name: str
     stage: str
-    program: Program
+    program: Program | None
     seconds: float
     symbols: tuple[int, int]
+    saved_bytes: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -45,8 +47,13 @@ class History:
 
     def traces(self, role: str) -> list[Trace]:
         """The traces of a role, one for each step that has it."""
-        found = [step.program.traces().get(role) for step in self.steps]
+        programs = [step.program for step in self.steps if step.program is not None]
+        found = [program.traces().get(role) for program in programs]
         return [trace for trace in found if trace is not None]
+
+    def keep_last(self) -> None:
+        """Forgets the programs of all steps but the last."""
+        self.steps[:-1] = [replace(step, program=None) for step in self.steps[:-1]]
 
 
 def run(
@@ -84,6 +91,7 @@ def run(
                 program,
                 seconds,
                 (_size(before), _size(program)),
+                program.saved_bytes,
                 context.report,
             )
         )

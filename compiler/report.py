@@ -8,9 +8,6 @@ from html import escape
 from typing import Any
 
 from tracemill.compiler.pipeline import Step
-from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.trace import Program
-from tracemill.compiler.values import proxies
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class PassReport:
             step.name,
             step.seconds,
             *step.symbols,
-            saved_bytes(step.program),
+            step.saved_bytes,
             step.facts,
         )
 
@@ -91,13 +88,3 @@ class Report(tuple[PassReport, ...]):
 
 def _html_row(tag: str, cells: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def saved_bytes(program: Program) -> int | None:
-    """The bytes that a computation keeps for its backward beyond its inputs, each storage once; None without a backward."""
-    output = program.computation.output
-    if program.backward is None or not isinstance(output, tuple) or len(output) != 2:
-        return None
-    saved = [proxy for proxy in proxies(output[1]) if isinstance(proxy, TensorProxy)]
-    given = {arg.storage for arg in program.computation.args if isinstance(arg, TensorProxy)}
-    return sum(storage.nbytes for storage in {proxy.storage for proxy in saved} - given)

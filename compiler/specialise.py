@@ -61,6 +61,7 @@ class Options:
     sharp_edges: str = "warn"
     paths: int = 32
     entries: int = 128
+    keep_traces: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.cache, str):
@@ -264,6 +265,8 @@ class Specialisations:
         if names != [parameter.name for parameter in self.form.parameters]:
             prologue = _renaming(prologue, self.form, names)
         backwards = backwards_of(program, context, history, passes, printer_of)
+        if not self.options.keep_traces:
+            history.keep_last()
         plain = runner_of(program, context.rebuild, backwards)
         runner = on_its_path(program, run_without_autocast(plain))
         is_plain = runner is plain and runs_as_it_reads(program, backwards)

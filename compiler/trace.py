@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracemill.compiler import services
-from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import proxies
 
@@ -209,3 +209,13 @@ class Program:
             "epilogue": self.epilogue,
         }
         return {role: trace for role, trace in roles.items() if trace is not None}
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """The bytes that the computation keeps for its backward beyond its inputs, each storage once; None without one."""
+        output = self.computation.output
+        if self.backward is None or not isinstance(output, tuple) or len(output) != 2:
+            return None
+        saved = [proxy for proxy in proxies(output[1]) if isinstance(proxy, TensorProxy)]
+        given = {arg.storage for arg in self.computation.args if isinstance(arg, TensorProxy)}
+        return sum(storage.nbytes for storage in {proxy.storage for proxy in saved} - given)
