@@ -191,10 +191,11 @@ def _differentiated(bsym: BoundSymbol) -> BoundSymbol | None:
 
 
 def _places(bsym: BoundSymbol) -> Iterator[str]:
-    """What links to a forward line name, and those to each line of a region."""
+    """What links to a forward line name, and those to each line of a region; only what gradients flow to is linked to."""
     if _differentiated(bsym) is None:
-        lines = [bsym] if bsym.source is not None else bsym.subsymbols
-        yield from filter(None, map(_place, lines))
+        for line in [bsym] if bsym.source is not None else bsym.subsymbols:
+            if any(getattr(value, "requires_grad", False) for value in line.outputs):
+                yield from filter(None, [_place(line)])
 
 
 def _place(bsym: BoundSymbol) -> str:

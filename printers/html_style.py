@@ -21,14 +21,14 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace
 .tracemill .k{color:var(--tm-keyword)}
 .tracemill .s{color:var(--tm-string)}
 .tracemill .m{color:var(--tm-number)}
-.tracemill .operation{color:var(--tm-operation);text-decoration:none;cursor:help}
+.tracemill .operation,.tracemill a.operation:visited{color:var(--tm-operation);text-decoration:none;cursor:help}
 .tracemill a.operation{cursor:pointer}
 .tracemill a.operation:hover{text-decoration:underline}
 .tracemill .value{border-radius:3px;cursor:help}
 .tracemill .line :target{scroll-margin:4em}
 .tracemill .line:has(:target){background:var(--tm-target)}
 .tracemill .del{opacity:.55}
-.tracemill [data-tip]:hover::after{content:attr(data-tip);position:absolute;z-index:10;\
+.tracemill [data-tip]:hover::before{content:attr(data-tip);position:absolute;z-index:10;\
 transform:translateY(calc(-100% - .35em));margin-left:-.5em;padding:.35em .7em;border-radius:5px;white-space:pre;\
 text-decoration:none;pointer-events:none;background:var(--tm-tip);color:var(--tm-tip-text);\
 box-shadow:0 2px 8px rgba(0,0,0,.35)}

@@ -175,6 +175,9 @@ def test_backward_lines_link_to_the_forward_lines(trained: Callable[..., Any]) -
     assert {link["href"].removeprefix("#") for link in links} <= places
     assert links[0]["data-tip"].startswith("differentiates t2 = torch.Tensor.log(t1)\n")
     assert not ids(backward)
+    with torch.no_grad():
+        trained(torch.randn(2, 3), torch.randn(3, 4))
+    assert not ids(Page(tm.last_traces(trained)[-1].text("html")))
 
 
 def test_regions_of_a_backward_link_to_regions_of_the_forward() -> None:
@@ -261,7 +264,7 @@ def test_in_a_browser_all_uses_of_the_name_under_the_pointer_light_up(
         ".map(e => e.textContent)"
     )
     assert lit == ["t1"] * uses(trained, "t1")
-    tip = f"getComputedStyle(document.querySelectorAll('.value')[{index}], '::after').content"
+    tip = f"getComputedStyle(document.querySelectorAll('.value')[{index}], '::before').content"
     assert "cpu f32[2, 4]" in browser.run(tip)
 
 
