@@ -102,7 +102,9 @@ class Options:
 
     def resolved_executors(self) -> list[Any]:
         """The executors in order of preference, torch last; raises OptionError for an unknown one."""
-        asked = ("torch",) if self.executors is None else self.executors
+        asked = self.executors
+        if asked is None:
+            asked = ("nvfuser",) if "nvfuser" in EXECUTORS.registered() else ()
         found = [EXECUTORS.get(item) if isinstance(item, str) else item for item in asked]
         torch_executor = EXECUTORS.get("torch")
         return found if torch_executor in found else [*found, torch_executor]
@@ -269,6 +271,8 @@ class Specialisations:
             history.keep_last()
         plain = runner_of(program, context.rebuild, backwards)
         runner = on_its_path(program, run_without_autocast(plain))
+        if context.fake_mode is not None:
+            runner = _within(context.fake_mode, runner)
         is_plain = runner is plain and runs_as_it_reads(program, backwards)
         return Entry(program, prologue, runner, history, is_plain, context.rebuild)
 
@@ -276,6 +280,16 @@ class Specialisations:
     def cache_info(self) -> CacheInfo:
         """Hits, misses and entries so far."""
         return CacheInfo(self.hits, self.misses, sum(map(len, self.entries.values())))
+
+
+def _within(mode: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` on tensors without data: what it makes of numbers alone is of their kind too."""
+
+    def run_on_fakes(*inputs: Any) -> Any:
+        with mode:
+            return run(*inputs)
+
+    return run_on_fakes
 
 
 def _renaming(

@@ -18,6 +18,7 @@ import torch
 from tracemill.compiler import prims
 from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.fakes import mode_of
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext, ProgramPass
@@ -81,6 +82,7 @@ class Acquire(ProgramPass):
             interpreter.refuse_unfinished(seen.changes)
             context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
+        context.fake_mode = _fake_mode_of(interpreter)
 
         fetched, epilogue = state_lines(
             seen, interpreter, inputs, roots, (root, target), names, checked=checked
@@ -122,6 +124,12 @@ def _interpreter(
         return Interpreter(locator, names, checked=checked)
     beginning = context.call.form.source
     return SymbolicInterpreter(locator, names, beginning=beginning, checked=checked)
+
+
+def _fake_mode_of(interpreter: Interpreter) -> Any:
+    """The mode of inputs without data; None where all have data."""
+    modes = [mode_of(tensor) for _, tensor in interpreter.lifted.values()]
+    return next(filter(None, modes), None)
 
 
 def _refuse_unseen_gradients(output: Output, interpreter: Interpreter) -> None:

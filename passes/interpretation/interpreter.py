@@ -28,7 +28,7 @@ from tracemill.passes.interpretation.randomness import TracedGenerator, effect_a
 from tracemill.passes.interpretation.real import RealEnvironment
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
-_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
 
 
 DEVICE_TAKERS = internals.device_constructors()

@@ -17,6 +17,7 @@ from tracemill.compiler.errors import (
     TracemillError,
     UnsupportedError,
 )
+from tracemill.compiler.fakes import fake
 from tracemill.compiler.jit import (
     cache_info,
     jit,
@@ -93,6 +94,7 @@ __all__ = [
     "cache_info",
     "diff",
     "executors",
+    "fake",
     "hookimpl",
     "jit",
     "last_backward_traces",
