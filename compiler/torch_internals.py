@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 # Fake tensors: tensors with metadata and no data, on which the oracle runs an operation once.
 # The two exceptions say that an output's shape, or a Python value, depends on a tensor's data.
 from torch._subclasses.fake_tensor import (
@@ -39,6 +41,9 @@ from torch._C._dynamo.guards import dict_version
 
 # Numbers of active function modes: a program traced under one runs under one.
 from torch._C import _len_torch_function_stack as function_mode_depth
+
+# Makes tensors on CUDA that have no data possible to differentiate where there is no GPU.
+from torch._C import _ensureCUDADeviceGuardSet as ensure_cuda_guard
 
 # Whether deterministic algorithms are asked for: the C function under torch.get_deterministic_debug_mode.
 from torch._C import _get_deterministic_algorithms as deterministic_algorithms
@@ -140,6 +145,18 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 # What fake tensors log before they raise, an error that the oracle catches, and what symbolic sizes log of each step.
+# PyTorch's decompositions of its operations into simpler ones.
+from torch._decomp import decomposition_table
+
+# The function that hands torch.cond and the like, called by themselves, to torch.compile; in older versions torch.compile.
+hop_compiler: tuple[Any, str] = (
+    (higher_order, "_hop_compile_and_call")
+    if hasattr(higher_order, "_hop_compile_and_call")
+    else (torch, "compile")
+)
+
+# What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 for _name in (
     "torch._subclasses.fake_tensor",
@@ -219,6 +236,7 @@ __all__ = [
     "TorchDispatchMode",
     "any_autocast_enabled",
     "cond_operator",
+    "decomposition_table",
     "deterministic_algorithms",
     "device_constructors",
     "dict_version",
@@ -227,6 +245,7 @@ __all__ = [
     "dtype_abbrs",
     "enable_functionalization",
     "enable_python_dispatcher",
+    "ensure_cuda_guard",
     "fake_tensors",
     "from_functional",
     "function_mode_depth",
@@ -243,6 +262,7 @@ __all__ = [
     "get_mem_efficient_sdp_enabled",
     "get_mkldnn_enabled",
     "higher_order",
+    "hop_compiler",
     "inductor",
     "make_fx",
     "neg_view",

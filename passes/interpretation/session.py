@@ -93,10 +93,13 @@ def _clear_casts(recording: Any) -> None:
 
 
 def _uncompiled(
-    recording: Any, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any] | None = None
+    recording: Any, fn: Callable[..., Any], args: Any = None, *_: Any, **__: Any
 ) -> Any:
-    """torch.cond and the like: seen by the interpreter, not handed to torch.compile."""
-    return fn(*args, **(kwargs or {}))
+    """torch.cond and the like: seen by the interpreter, not handed to torch.compile.
+
+    args: what to call `fn` with; None where that is done with what is returned.
+    """
+    return fn if args is None else fn(*args)
 
 
 _clear_autocast_cache = torch.clear_autocast_cache
@@ -105,9 +108,8 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (torch, "Generator", _GeneratorName),
     (torch, "clear_autocast_cache", _standing_in(_clear_autocast_cache, _clear_casts)),
     (
-        internals.higher_order,
-        "_hop_compile_and_call",
-        _standing_in(internals.higher_order._hop_compile_and_call, _uncompiled),
+        *internals.hop_compiler,
+        _standing_in(getattr(*internals.hop_compiler), _uncompiled),
     ),
     *(
         (owner, name, _standing_in(getattr(owner, name), handler))
