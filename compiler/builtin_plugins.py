@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from tracemill.compiler.pass_base import AnyPass
-from tracemill.compiler.plugins import hookimpl
+from tracemill.compiler.plugins import EXECUTORS, hookimpl
 from tracemill.executors.inductor.executor import InductorExecutor
 from tracemill.executors.inductor.tiered import TieredExecutor
+from tracemill.executors.nvfuser.library import HOW_TO_INSTALL
 from tracemill.executors.torch import TorchExecutor
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.output_views import OutputViews
@@ -28,6 +30,8 @@ from tracemill.printers.html import HtmlPrinter
 from tracemill.printers.minimal import MinimalPrinter
 from tracemill.printers.script import ScriptPrinter
 from tracemill.printers.verbose import VerbosePrinter
+
+EXECUTORS.absent["nvfuser"] = HOW_TO_INSTALL
 
 
 @hookimpl
@@ -57,5 +61,11 @@ def tracemill_printers() -> Iterable[Printer]:
 
 @hookimpl
 def tracemill_executors() -> Iterable[Any]:
-    """PyTorch itself, and its code generator."""
-    return TorchExecutor(), InductorExecutor(), TieredExecutor()
+    """PyTorch itself, its code generator, and nvFuser where it is installed."""
+    executors: list[Any] = [TorchExecutor(), InductorExecutor(), TieredExecutor()]
+    if find_spec("nvfuser_direct") is not None:
+        # Deferred: its translations name hundreds of operations, which takes a moment.
+        from tracemill.executors.nvfuser.executor import NvFuserExecutor
+
+        executors.append(NvFuserExecutor())
+    return executors

@@ -307,11 +307,15 @@ def _entry_key(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
 
 
 class Registry(Generic[T]):
-    """Things by name: printers, passes or executors."""
+    """Things by name: printers, passes or executors.
+
+    absent: for names of ours that are not there because something is not installed, what to tell who asks for them.
+    """
 
     def __init__(self, plugins: Plugins, kind: str, hook: str) -> None:
         self.kind = kind
         self.hook = hook
+        self.absent: dict[str, str] = {}
         self._plugins = plugins
 
     def registered(self) -> Mapping[str, Registered[T]]:
@@ -335,6 +339,8 @@ class Registry(Generic[T]):
         """The one of that name; raises OptionError, with the known names, when there is none."""
         known = self.registered()
         if name not in known:
+            if name in self.absent:
+                raise OptionError(self.absent[name])
             raise OptionError(
                 f"unknown {self.kind} {name!r}; the known ones are {', '.join(map(repr, known))}"
             )

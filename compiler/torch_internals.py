@@ -144,7 +144,6 @@ from torch.utils._sympy.printers import PythonPrinter
 # A function of fakes as a graph of ATen operations.
 from torch.fx.experimental.proxy_tensor import make_fx
 
-# What fake tensors log before they raise, an error that the oracle catches, and what symbolic sizes log of each step.
 # PyTorch's decompositions of its operations into simpler ones.
 from torch._decomp import decomposition_table
 
@@ -155,8 +154,7 @@ hop_compiler: tuple[Any, str] = (
     else (torch, "compile")
 )
 
-# What fake tensors log before they raise: an error that the oracle catches, and no news to a user.
-_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+# What fake tensors log before they raise, an error that the oracle catches, and what symbolic sizes log of each step.
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 for _name in (
     "torch._subclasses.fake_tensor",

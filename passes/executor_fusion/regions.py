@@ -220,7 +220,7 @@ def is_function_of_tensors(bsym: BoundSymbol) -> bool:
     """Whether a line makes new tensors, or views, of tensors and constants alone."""
     given = [value for value in bsym.inputs if not isinstance(value, NumberProxy)]
     made = [value for value in bsym.outputs if isinstance(value, TensorProxy)]
-    if len(made) != len(bsym.flat_outs) or holds_a_tensor(bsym):
+    if len(made) != sum(out is not None for out in bsym.flat_outs) or holds_a_tensor(bsym):
         return False
     if not all(isinstance(value, TensorProxy) for value in given) or set(given) & set(made):
         return False

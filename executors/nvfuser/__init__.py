@@ -1,0 +1,1 @@
+"""nvfuser: regions on CUDA tensors as nvFuser's definitions."""

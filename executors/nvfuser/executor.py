@@ -1,0 +1,99 @@
+"""The executor: which lines nvFuser runs, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from tracemill.compiler.answer import Answer
+from tracemill.compiler.errors import OptionError
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
+from tracemill.compiler.trace import Trace
+from tracemill.executors.fusion import FusionExecutor, Region
+from tracemill.executors.lowering import function_of, inputs_of, lowered
+from tracemill.executors.nvfuser.decompositions import decompositions
+from tracemill.executors.nvfuser.fused import Fused
+from tracemill.executors.nvfuser.library import DATA_TYPES, is_available
+from tracemill.executors.nvfuser.registry import OPTIONS, Untranslatable
+
+
+class NvFuserExecutor(FusionExecutor):
+    """Runs regions of operations on CUDA tensors by nvFuser.
+
+    options: families of operations that it takes too, of "matmul", "linear", "attention" and "scatter", for which
+    PyTorch's own kernels are mostly the better choice. strict: whether a region that nvFuser cannot compile is an error;
+    else PyTorch runs it, with a warning. Raises OptionError for an unknown family.
+
+    device_type: where the tensors of its regions are. function: what makes a graph a function.
+    """
+
+    name: ClassVar[str] = "nvfuser"
+    takes_random: ClassVar[bool] = True
+    device_type: ClassVar[str] = "cuda"
+    function: ClassVar[type[Fused]] = Fused
+
+    def __init__(self, options: Iterable[str] = (), *, strict: bool = False) -> None:
+        self.options = frozenset(options)
+        self.strict = strict
+        unknown = self.options.difference(OPTIONS)
+        if unknown:
+            raise OptionError(
+                f"nvfuser has no option {', '.join(map(repr, sorted(unknown)))}; it has {', '.join(map(repr, OPTIONS))}"
+            )
+        self._reasons: dict[Answer, str] = {}
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether a line is on CUDA tensors, and a definition of it alone can be written."""
+        return not self.obstacle(bsym)
+
+    def obstacle(self, bsym: BoundSymbol) -> str:
+        """Why a line cannot be in a region; empty where it can."""
+        tensors = [
+            value for value in (*bsym.inputs, *bsym.outputs) if isinstance(value, TensorProxy)
+        ]
+        if not any(tensor.device.type == self.device_type for tensor in tensors):
+            return f"on no {self.device_type} tensor"
+        for tensor in tensors:
+            if tensor.dtype not in DATA_TYPES:
+                return f"of {tensor.dtype}"
+            if tensor.device.type != self.device_type and tensor.shape:
+                return f"on {tensor.device} too"
+        if not is_available():
+            return "nvFuser does not load"
+        answer = bsym.answer
+        if answer is None or bsym.sym.path is None:
+            return "no operation of PyTorch's"
+        if answer not in self._reasons:
+            self._reasons[answer] = self._tried(bsym)
+        return self._reasons[answer]
+
+    def _tried(self, bsym: BoundSymbol) -> str:
+        outputs = tuple(value for value in bsym.outputs if isinstance(value, TensorProxy))
+        try:
+            self.fused(Region(bsym.sym.name, self.name, (bsym,), bsym.inputs, outputs)).definition()
+        except Untranslatable as reason:
+            return str(reason)
+        except Exception as error:  # of an operation's own code, which is no straight line on fakes
+            return f"not decomposed by PyTorch: {type(error).__name__}: {error}"
+        return ""
+
+    def fused(self, region: Region) -> Fused:
+        """A region as a function."""
+        module, _ = lowered(function_of(region), inputs_of(region), decompositions(self.options))
+        return self.function(region.name, module, options=self.options, strict=self.strict)
+
+    def fuse(self, region: Region) -> BoundSymbol:
+        """The line that runs a region; its definition is written here, its kernels are compiled when it first runs."""
+        function = self.fused(region)
+        function.definition()
+        return region.bind(function)
+
+
+def definitions(trace: Trace) -> dict[str, str]:
+    """The definitions of a trace's regions, as the Python that nvFuser prints, by name of the region."""
+    return {
+        bsym.sym.name: str(bsym.sym.impl)
+        for bsym in trace.bound_symbols
+        if isinstance(bsym.sym, FusedSymbol) and isinstance(bsym.sym.impl, Fused)
+    }

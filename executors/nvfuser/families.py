@@ -1,0 +1,21 @@
+"""The translations of all families: importing a family registers its own."""
+
+from tracemill.executors.nvfuser import (
+    factories,
+    indexing,
+    pointwise,
+    products,
+    reductions,
+    shape,
+)
+from tracemill.executors.nvfuser.registry import TRANSLATIONS
+
+__all__ = [
+    "TRANSLATIONS",
+    "factories",
+    "indexing",
+    "pointwise",
+    "products",
+    "reductions",
+    "shape",
+]
