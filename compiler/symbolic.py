@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from tracemill.compiler.meta import Stride
+from tracemill.compiler.meta import Stride, hint
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.torch_internals import dtype_abbrs
 
@@ -97,9 +97,24 @@ class Layout(NamedTuple):
         return any(type(part) is not int for part in self.parts)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the elements fill their memory without gaps for every size, in whatever order of dimensions."""
+        step: Any = 1
+        pairs = zip(self.stride, self.shape, strict=True)
+        for stride, size in sorted(pairs, key=lambda pair: (hint(pair[0]), hint(pair[1]))):
+            if type(stride) is not type(step) or _expr(stride) != _expr(step):
+                return False
+            step = known(step * size)
+        return True
+
+    @property
     def key(self) -> Any:
         """What tells layouts apart."""
-        return tuple(part if type(part) is int else part.node.expr for part in self.parts)
+        return tuple(map(_expr, self.parts))
+
+
+def _expr(size: Any) -> Any:
+    return size.node.expr if type(size) is torch.SymInt else size
 
 
 def known(value: Any) -> Any:

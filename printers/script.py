@@ -21,10 +21,12 @@ from tracemill.compiler.proxy import (
     TensorProxy,
 )
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import SymbolicTensorProxy
 from tracemill.compiler.trace import Trace
+from tracemill.compiler.values import proxies
 from tracemill.printers.base import INDENT, Code, Writer
 from tracemill.printers.default import DefaultPrinter
-from tracemill.printers.literals import describe
+from tracemill.printers.literals import Literals, describe
 
 
 class ScriptPrinter(DefaultPrinter):
@@ -59,7 +61,9 @@ def _main(trace: Trace, code: Code) -> Iterator[str]:
     made = {proxy: examples.make(proxy) for proxy in trace.args}
     missing = [f"{proxy.name} ({proxy.type_string})" for proxy in trace.args if not made[proxy]]
     missing += [f"{name} ({describe(value)})" for name, value in code.bound.items()]
-    yield from ("", "", "def example_inputs():", f"{INDENT}torch.manual_seed(0)")
+    asked = {number.name: number for number in examples.numbers}
+    defaults = ", ".join(f"{name}={number.value!r}" for name, number in asked.items())
+    yield from ("", "", f"def example_inputs({defaults}):", f"{INDENT}torch.manual_seed(0)")
     yield from (INDENT + line for line in examples.lines)
     names = ", ".join(proxy.name for proxy, there in made.items() if there)
     yield f"{INDENT}return ({names}{',' if names else ''})"
@@ -67,14 +71,26 @@ def _main(trace: Trace, code: Code) -> Iterator[str]:
     if missing:
         needs = f"this program runs where it was traced; it needs {', '.join(missing)}"
         yield f"{INDENT}raise SystemExit({needs!r})"
-    yield f"{INDENT}print({trace.name}(*example_inputs()))"
+    if not asked:
+        yield f"{INDENT}print({trace.name}(*example_inputs()))"
+        return
+    kinds = ", ".join(number.python_type.__name__ for number in asked.values())
+    yield f"{INDENT}import sys"
+    yield ""
+    yield f"{INDENT}# {' '.join(f'[{name}]' for name in asked)}: what is not given is as it was traced"
+    yield f"{INDENT}given = [kind(text) for kind, text in zip(({kinds},), sys.argv[1:])]"
+    yield f"{INDENT}print({trace.name}(*example_inputs(*given)))"
 
 
 class _Examples:
-    """Lines that make values like those that the trace was recorded for."""
+    """Lines that make values like those that the trace was recorded for.
+
+    numbers: the numbers that differ from call to call, which whoever makes examples may choose.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.lines: list[str] = []
+        self.numbers: dict[NumberProxy, None] = {}
         self._items: dict[Proxy, Sequence[Proxy]] = {
             bsym.args[0]: bsym.output
             for bsym in trace.bound_symbols
@@ -84,15 +100,20 @@ class _Examples:
     def make(self, proxy: Proxy) -> bool:
         """Adds the lines that make a value under its name; False where there is no example of it."""
         text = self._text(proxy)
-        if text:
+        if text and text != proxy.name:
             self.lines.append(f"{proxy.name} = {text}")
         return bool(text)
 
     def _text(self, proxy: Proxy) -> str:
+        if isinstance(proxy, SymbolicTensorProxy):
+            numbers = [number for number in proxies(proxy.sizes) if isinstance(number, NumberProxy)]
+            self.numbers.update(dict.fromkeys(numbers))
+            return f"{_tensor_of_any_size(proxy)}  # {proxy.type_string}"
         if isinstance(proxy, TensorProxy):
             return f"{_tensor(proxy.meta)}  # {proxy.type_string}"
         if isinstance(proxy, NumberProxy):
-            return repr(proxy.value)
+            self.numbers[proxy] = None
+            return proxy.name
         if isinstance(proxy, CollectionProxy) and proxy.python_type in (tuple, list):
             items = self._items.get(proxy, ())
             if len(items) == proxy.length and all([self.make(item) for item in items]):
@@ -115,5 +136,19 @@ def _tensor(meta: TensorMeta) -> str:
         text = f"torch.empty_strided({shape}, {stride}, {options}){fill}"
     else:
         text = f"torch.empty({extent_of(meta)}, {options}){fill}.as_strided({shape}, {stride})"
+    text += ".conj()" if meta.conj else ""
+    return text + (".requires_grad_()" if meta.requires_grad and meta.is_leaf else "")
+
+
+def _tensor_of_any_size(proxy: SymbolicTensorProxy) -> str:
+    """An expression for a tensor of symbolic sizes, its dimensions in memory in the order that was recorded."""
+    meta, literals = proxy.meta, Literals(set())
+    order = sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])
+    shape = literals.value(tuple(proxy.sizes[dim] for dim in order))
+    draws = (meta.dtype.is_floating_point or meta.dtype.is_complex) and meta.dtype.itemsize > 1
+    options = f"dtype={meta.dtype}, device={str(meta.device)!r}"
+    text = f"torch.{'randn' if draws else 'zeros'}({shape}, {options})"
+    if order != sorted(order):
+        text += f".permute({', '.join(str(order.index(dim)) for dim in range(len(order)))})"
     text += ".conj()" if meta.conj else ""
     return text + (".requires_grad_()" if meta.requires_grad and meta.is_leaf else "")

@@ -82,6 +82,8 @@ def test_sizes_are_saved_as_values_and_printed(golden: Any) -> None:
         lambda x: F.embedding(torch.arange(x.shape[0] - 1), x).prod(1),
         lambda x: x.gather(1, x.argsort(1)),
         lambda x: torch.einsum("ij,kj->ik", x, x).triu().logsumexp(1),
+        lambda x: x.sin().view(x.shape[1], -1),
+        lambda x: (x.cos().t()[: x.shape[1] // 2], x.exp().expand(2, *x.shape)),
         lambda x: x.detach() * x + x.shape[0],
         lambda x: x.diagonal().outer(x[0]),
         lambda x: x.view(x.shape[0], 1, -1).squeeze(1).unsqueeze(0).permute(2, 0, 1),

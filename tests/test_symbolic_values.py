@@ -52,9 +52,10 @@ def test_the_texts_of_other_printers() -> None:
     assert "# for the sizes of the call that was traced:" in trace.text("verbose")
     scope: dict[str, Any] = {"__name__": "script"}
     exec(trace.text("script"), scope)
-    a, last = scope["example_inputs"]()
-    assert last == 9
-    assert torch.equal(scope["computation"](a, last), halves(a))
+    for chosen in ((), (3, 8), (5, 2)):
+        a, last = scope["example_inputs"](*reversed(chosen))
+        assert a.shape == (tuple(reversed(chosen)) or (2, 9))
+        assert torch.equal(scope["computation"](a, last), halves(a))
 
 
 def test_a_trace_of_indices_that_are_arguments() -> None:

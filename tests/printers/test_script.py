@@ -26,10 +26,10 @@ def trained() -> Callable[..., torch.Tensor]:
     return jitted
 
 
-def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(text: str, folder: Path, *given: str) -> subprocess.CompletedProcess[str]:
     path = folder / "program.py"
     path.write_text(text)
-    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, str(path), *given], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("role", ["computation", "backward"])
@@ -42,6 +42,21 @@ def test_it_runs_by_itself(trained: Callable[..., torch.Tensor], role: str, tmp_
 
 def test_text(trained: Callable[..., torch.Tensor], golden: Callable[[str, str], None]) -> None:
     golden(tm.last_backward_traces(trained)[-1].text("script"), "backward")
+
+
+@pytest.mark.parametrize("role", ["computation", "backward"])
+def test_it_asks_for_sizes_that_differ(
+    role: str, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    jitted = tm.jit(lambda x, n: (x.t().sin() * n).view(-1, 1), cache={"x": ("i", "j"), "n": "n"})
+    jitted(torch.randn(3, 4).t().requires_grad_(), 0.5)
+    traces = tm.last_traces if role == "computation" else tm.last_backward_traces
+    text = traces(jitted)[-1].text("script")
+    golden(text, f"symbolic_{role}")
+    printed = [run(text, tmp_path, *given) for given in ((), ("5",), ("5", "6", "2.0"))]
+    assert [done.stderr for done in printed] == ["", "", ""]
+    numbers = [done.stdout.count(".") for done in printed]
+    assert numbers == sorted(set(numbers))  # more elements each time
 
 
 def test_inputs_have_the_recorded_metadata(trained: Callable[..., torch.Tensor]) -> None:
