@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeGuard
 
 import torch
 
 from tracemill.compiler.proxy import IntegerProxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
-from tracemill.compiler.symbolic import layout_of
-from tracemill.compiler.symbolic_sizes import SymbolicSizes
 from tracemill.compiler.torch_internals import OpOverload
 from tracemill.executors.fusion import FusionExecutor, Region, computes
 from tracemill.executors.inductor.compilation import compiled, settings_for
-from tracemill.executors.lowering import fakes_of, function_of, sizes_of
+from tracemill.executors.inductor.symbols import places, symbols_are_given, with_sizes
+from tracemill.executors.lowering import fakes_of, function_of
 
 _aten = torch.ops.aten
 _DTYPES = {
@@ -67,7 +66,7 @@ class InductorExecutor(FusionExecutor):
         computing = [bsym for bsym in region.bound_symbols if computes(bsym)]
         return (
             len(computing) > 1
-            and sizes_are_given(region)
+            and symbols_are_given(region)
             and any(
                 not calls_library(operation) and not _is_view(operation)
                 for bsym in computing
@@ -77,8 +76,11 @@ class InductorExecutor(FusionExecutor):
 
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs the compiled region; it hands its inputs over in a list."""
-        made = compiled(function_of(region), fakes_of(region), self.settings_of(region))
-        return region.bind(made.current_callable, boxed=True)
+        fakes, function, wanted = fakes_of(region), function_of(region), places(region)
+        fakes.inputs.extend([fakes.inputs[position].shape[dim] for position, dim in wanted])
+        count = len(region.inputs)
+        made = compiled(lambda *inputs: function(*inputs[:count]), fakes, self.settings_of(region))
+        return region.bind(with_sizes(made.current_callable, wanted), boxed=True)
 
     def settings_of(self, region: Region) -> dict[str, Any]:
         """Inductor's settings for a region."""
@@ -101,24 +103,6 @@ def aten_operations(bsym: BoundSymbol) -> list[OpOverload]:
     if isinstance(bsym.sym.impl, OpOverload):
         return [bsym.sym.impl]
     return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
-
-
-def sizes_are_given(region: Region) -> bool:
-    """Whether each symbol in the sizes of a region's values is a size or stride, or a number, among its inputs."""
-    sizes = sizes_of(region)
-    if sizes is None:
-        return True
-    values = {value for bsym in region.bound_symbols for value in (*bsym.inputs, *bsym.outputs)}
-    used = {symbol for part in _parts(values, sizes) for symbol in part.free_symbols}
-    return used <= {part for part in _parts(region.inputs, sizes) if part.is_symbol}
-
-
-def _parts(values: Iterable[Any], sizes: SymbolicSizes) -> Iterator[Any]:
-    """The symbolic sizes, strides and numbers of some values, as expressions of PyTorch's."""
-    for value in values:
-        layout = layout_of(value) if isinstance(value, TensorProxy) else None
-        given = (sizes.given(value),) if layout is None else (*layout.shape, *layout.stride)
-        yield from (part.node.expr for part in given if isinstance(part, torch.SymInt))
 
 
 def _fits(operation: Any, masked: bool) -> bool:

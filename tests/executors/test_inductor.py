@@ -168,7 +168,10 @@ def test_one_compilation_serves_many_sizes() -> None:
     assert regions(tm.last_traces(jf)[-1])
 
 
-def test_sizes_that_the_compiled_code_is_not_for_are_another_program() -> None:
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_sizes_that_the_compiled_code_is_not_for_are_another_program(time: str) -> None:
+    """Also where the code is from Inductor's cache."""
+
     def program(a: torch.Tensor) -> torch.Tensor:
         return (a * 2).softmax(-1) + 1
 
