@@ -27,8 +27,8 @@ def fake(what: Any, *, device: Any = None, requires_grad: bool = False) -> Any:
 
     what: a description, as traces show it (`"cuda:0 bf16[4, 8]"`, the device being cpu where none is named); or a
     tensor, a module, or a list, tuple or dict of such, of which a copy is made whose tensors have no data.
-    device: where the copy's tensors are said to be; None is where they are. requires_grad: of a tensor made from a
-    description.
+    device: where the copy's tensors are said to be; None is where they are.
+    requires_grad: of a tensor made from a description.
 
     A jitted function called with fakes compiles for their metadata, and returns fakes.
 
