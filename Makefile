@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all that a fresh clone needs: each makes the environment first.
 #
 # PYTHON=...         the interpreter for .venv, where the first fitting one is not wanted
+# NVFUSER_PYTHON=... the Python 3.12 for .venv-nvfuser: nvFuser's wheels are for one Python and one PyTorch
 # PIP_TORCH_ARGS=... more arguments for the installation of torch, such as an --index-url for
 #                    builds without CUDA (a Linux default build brings gigabytes of it)
 # PYTEST_ARGS=...    more arguments for pytest, such as -k NAME or --update-golden
@@ -14,6 +15,8 @@ PIP_TORCH_ARGS ?=
 PYTEST_ARGS ?=
 
 VENV := .venv
+NVFUSER := .venv-nvfuser
+NVFUSER_PYTHON ?= python3.12
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 TORCH := $(shell grep -m 1 '^torch==' constraints.txt)
@@ -28,7 +31,7 @@ PARALLEL := -n 2 --dist worksteal --ignore=tests/perf
 .PHONY: help demo test quick gpu docs lint format bench clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 demo: $(READY)  ## compile a small model and read it
 	$(BIN)/python examples/demo.py
@@ -38,6 +41,9 @@ test: $(READY)  ## all tests that need no GPU, but for tests/perf
 
 quick: $(READY)  ## the tests without the slow ones
 	$(PYTEST) $(PARALLEL) -m "not gpu and not slow" $(PYTEST_ARGS)
+
+test-nvfuser: $(NVFUSER)/ready  ## the tests of nvFuser's executor, in an environment of their own; needs Python 3.12
+	OMP_NUM_THREADS=1 $(NVFUSER)/bin/python -m pytest -n 2 tests/nvfuser tests/executors/test_nvfuser.py $(PYTEST_ARGS)
 
 gpu: $(READY)  ## the tests that need a CUDA device
 	$(PYTEST) -m gpu --ignore=tests/perf $(PYTEST_ARGS)
@@ -58,13 +64,27 @@ bench: $(READY)  ## tests/perf, alone on the machine and without verification
 	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf $(PYTEST_ARGS)
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist docs/_build src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(NVFUSER) build dist docs/_build src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache
 	find compiler executors passes printers src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # torch goes first and by its exact version: the default of a package index may be another build.
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_TORCH_ARGS) '$(TORCH)'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# nvFuser's wheels name the PyTorch that they were built for; with the headers and the run-time compiler of CUDA 13, all
+# definitions are compiled also where there is no GPU. About 8 GB.
+$(NVFUSER)/ready: pyproject.toml
+	@command -v "$(NVFUSER_PYTHON)" >/dev/null || { \
+	  echo "nvFuser's wheels are for Python 3.12, and there is no $(NVFUSER_PYTHON). Say where one is:" >&2; \
+	  echo "  make test-nvfuser NVFUSER_PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	}
+	"$(NVFUSER_PYTHON)" -m venv --clear $(NVFUSER)
+	$(NVFUSER)/bin/python -m pip install --quiet torch==2.10.0 nvfuser-cu130-torch210 \
+	  'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'
+	$(NVFUSER)/bin/python -m pip install --quiet -e '.[test,bench,pretty]'
 	@touch $@
 
 $(BIN)/python:

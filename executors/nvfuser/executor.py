@@ -11,7 +11,7 @@ from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.executors.fusion import FusionExecutor, Region
-from tracemill.executors.lowering import function_of, inputs_of, lowered
+from tracemill.executors.lowering import fakes_of, function_of, lowered
 from tracemill.executors.nvfuser.decompositions import decompositions
 from tracemill.executors.nvfuser.fused import Fused
 from tracemill.executors.nvfuser.library import DATA_TYPES, is_available
@@ -80,7 +80,7 @@ class NvFuserExecutor(FusionExecutor):
 
     def fused(self, region: Region) -> Fused:
         """A region as a function."""
-        module, _ = lowered(function_of(region), inputs_of(region), decompositions(self.options))
+        module = lowered(function_of(region), fakes_of(region), decompositions(self.options))
         return self.function(region.name, module, options=self.options, strict=self.strict)
 
     def fuse(self, region: Region) -> BoundSymbol:
