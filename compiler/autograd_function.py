@@ -57,6 +57,8 @@ def differentiable(program: Program, backwards: Backwards) -> Callable[..., Any]
     shape = _Shape(program.computation)
     function = _function(bare(program.computation), backwards, shape)
     apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
+    if not torch.is_grad_enabled():  # the program enables grad itself
+        apply = torch.enable_grad()(apply)
     if shape.is_one_tensor:
         return apply
     single, build = len(shape.outs) == 1, shape.build

@@ -151,9 +151,9 @@ def describe(value: Any) -> str:
         return f"the {kind} {value.__module__}.{value.__qualname__}"
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}, {value.dtype}"
-    described = getattr(value, "__tracemill_note__", None)
+    described = getattr(type(value), "__tracemill_note__", None)
     return (
-        described()
+        described(value)
         if described is not None
         else f"a {type(value).__module__}.{type(value).__qualname__}"
     )

@@ -57,8 +57,6 @@ class Split(ProgramPass):
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program with its backward."""
-        if not torch.is_grad_enabled():
-            return program
         names, sizes = context.names(*program.traces().values()), context.sizes
         derivation, halves = _derived(program.computation, names, sizes)
         if not derivation.outputs:

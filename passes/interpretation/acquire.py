@@ -17,7 +17,7 @@ import torch
 
 from tracemill.compiler import prims
 from tracemill.compiler.answer import tensor_arguments
-from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.errors import MutationError
 from tracemill.compiler.fakes import mode_of
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
@@ -75,7 +75,6 @@ class Acquire(ProgramPass):
         seen = observe(interpreter, context, [value for _, value in taken], roots, inputs)
         output = seen.output
         interpreter.settle()
-        _refuse_unseen_gradients(output, interpreter)
         symbolic = isinstance(interpreter, SymbolicInterpreter)
         if symbolic:
             refuse_exact_types(seen.watch.codes)
@@ -96,6 +95,8 @@ class Acquire(ProgramPass):
         if symbolic:
             arguments += interpreter.sizes.named
         result = output.value
+        handed = {proxy for _, proxy in inputs.containers}
+        arguments += dict.fromkeys(proxy for proxy in proxies(result) if proxy in handed)
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
             arguments += [proxy for proxy in epilogue.args if proxy not in {*made, *arguments}]
@@ -130,18 +131,6 @@ def _fake_mode_of(interpreter: Interpreter) -> Any:
     """The mode of inputs without data; None where all have data."""
     modes = [mode_of(tensor) for _, tensor in interpreter.lifted.values()]
     return next(filter(None, modes), None)
-
-
-def _refuse_unseen_gradients(output: Output, interpreter: Interpreter) -> None:
-    given = {proxy for proxy, _ in interpreter.lifted.values()}
-    if not interpreter.around.grad and any(
-        isinstance(value, TensorProxy) and value.requires_grad and value not in given
-        for value in proxies(output.value)
-    ):
-        raise UnsupportedError(
-            "the program enables grad inside, under torch.no_grad() outside, and returns what requires grad; call the "
-            "jitted function with grad enabled"
-        )
 
 
 def _keep_constants(

@@ -13,7 +13,7 @@ from tracemill.compiler.trace import Trace
 from tracemill.compiler.values import leaves, map_leaves
 from tracemill.compiler.write import INSTANCE, write
 from tracemill.passes.interpretation.conditions import Named
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.writes import Instance, Write
 
 
@@ -100,9 +100,7 @@ class EpilogueBuilder:
     def _name(self, value: Named) -> Proxy:
         known = self._named.get(id(value.value))
         if known is None:
-            wanted = (
-                value.hint or getattr(value.value, "__name__", "") or type(value.value).__name__
-            )
+            wanted = value.hint or own_name(value.value)
             known = AnyProxy(self._names.claim(wanted.lower()), python_type=type(value.value))
             self._named[id(value.value)] = known
             self._lines.append(prims.unpack(known, value.value))

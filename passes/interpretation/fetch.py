@@ -14,7 +14,7 @@ from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.conditions import Named, Namespace, StateCheck
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.tables import State
 
 _WRITTEN = (str, int, bool, type(None))
@@ -119,8 +119,9 @@ class Fetcher:
             return value
         known = self._bound.get(id(value))
         if known is None:
-            name = hint or str(getattr(value, "__name__", "")).rpartition(".")[2]
-            name = name or f"the_{type(value).__name__.lower()}"
+            name = hint or own_name(value).rpartition(".")[2]
+            if name == type(value).__name__:
+                name = f"the_{name.lower()}"
             known = AnyProxy(self._names.claim(name), python_type=type(value))
             self._bound[id(value)] = known
             self._objects[known] = value

@@ -242,22 +242,14 @@ class Interpreter(TorchFunctionMode):
             raise UnsupportedError(
                 f"{queries.REFUSED[func]} is asked for{self.at()}; tracemill cannot compile that"
             )
-        if func in queries.GRAD_SWITCHES:
-            return self._switch_grad(*args, **kwargs)
+        if func in queries.HANDLED:
+            return queries.HANDLED[func](self, *args, **kwargs)
         if func in queries.PROXY_ANSWERS:
             return queries.PROXY_ANSWERS[func](self._to_proxies(args[0]))
         if func in DEVICE_TAKERS and kwargs.get("device") is None:
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
         return self.record(queries.SPELLED.get(func, func), args, kwargs)
-
-    def _switch_grad(self, tensor: Any, requires_grad: Any = True) -> Any:
-        if bool(requires_grad) != self._to_proxies(tensor).requires_grad:
-            raise UnsupportedError(
-                f"requires_grad of a tensor is changed{self.at()}; change it before the jitted function is called, or "
-                "use detach() for a tensor that does not require grad"
-            )
-        return tensor
 
     def _higher_order(self, operator: Any, args: Sequence[Any]) -> Any:
         """Control flow runs as Python would run it, on the values that it asks for."""
@@ -298,6 +290,10 @@ class Interpreter(TorchFunctionMode):
     def value(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call that Python needs now."""
         return self._paths.value(self, fn, args, kwargs)
+
+    def shown(self, tensor: TracedTensor) -> str:
+        """A tensor as text, of this call alone."""
+        return self._real.call(torch.Tensor.__repr__, (tensor.proxy,), {})
 
     def effect(self, sym: Symbol, args: Sequence[Any], spec: Any = None) -> Any:
         """Records a call that changes or reads a random state; `spec` is its output, or says what it is."""

@@ -61,6 +61,7 @@ def observe(
     snapshot.visit(*(place.value for place in roots))
     snapshot.visit(*(value for value, _ in inputs.containers))
     snapshot.visit(*(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
+    given = {id(value): proxy for value, proxy in inputs.containers}
     edges = SharpEdges(context.sharp_edges)
     watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
     try:
@@ -70,7 +71,7 @@ def observe(
             watch,
         ):
             returned = call.form.call(values)
-            output = output_of(returned, interpreter)
+            output = output_of(returned, interpreter, given)
     finally:
         changes = snapshot.changes()
         for view, changed in changes.items():
@@ -96,11 +97,11 @@ def state_lines(
     usage = Usage(seen.watch.codes, seen.watch.library_names, whole=seen.watch.whole)
     free = unchecked(seen.changes, usage, sole_names(seen.snapshot, seen.changes))
     walk = Walk(seen.snapshot, seen.watch, seen.changes, free, set(interpreter.lifted))
+    handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
+    walk.places.update((id(place.value), place) for place in handed)
     state = walk.run(roots)
     state.checks.extend(seen.edges.checks())
-    handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
-    places = walk.places | {id(place.value): place for place in handed}
-    writer = Writer(seen.snapshot, interpreter, places, free, usage)
+    writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)
     writes = list(writer.writes(seen.changes))
     refuse_shared(seen.returned, writer.stored)
     own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]

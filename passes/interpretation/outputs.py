@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from tracemill.compiler import tree
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.proxy import Proxy
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.python_numbers import holds_symbolic, is_symbolic, plain
 from tracemill.passes.interpretation.stand_in import TracedTensor
@@ -30,6 +30,8 @@ _LITERALS = (
 )
 
 Build = Callable[[Sequence[Any]], Any]
+Given = Mapping[int, Proxy]
+"""The proxies of objects, by their ids."""
 
 
 @dataclass(frozen=True)
@@ -46,38 +48,47 @@ class Output:
     note: str
 
 
-def output_of(result: Any, interpreter: Interpreter) -> Output:
-    """The output for what the program returned on stand-ins."""
-    if _is_plain(result):
-        return Output(tree.map_structure(lambda leaf: _proxy(leaf, interpreter), result), None, "")
-    tensors: list[TensorProxy] = []
-    build = _builder(result, interpreter, tensors, {})
-    return Output(tuple(tensors), build, f"the caller gets a {type(result).__name__} of these")
+def output_of(result: Any, interpreter: Interpreter, given: Given) -> Output:
+    """The output for what the program returned on stand-ins.
+
+    given: the lists, dicts and the like among the arguments, which are returned as themselves.
+    """
+    if _is_plain(result, given):
+        return Output(_proxies(result, interpreter, given), None, "")
+    values: list[Proxy] = []
+    build = _builder(result, interpreter, values, given)
+    return Output(tuple(values), build, f"the caller gets a {type(result).__name__} of these")
 
 
-def _proxy(leaf: Any, interpreter: Interpreter) -> Any:
-    return (
-        interpreter.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else interpreter.number(leaf)
-    )
+def _proxies(value: Any, interpreter: Interpreter, given: Given) -> Any:
+    if id(value) in given:
+        return given[id(value)]
+    if type(value) is dict:
+        return {key: _proxies(item, interpreter, given) for key, item in value.items()}
+    if type(value) in _PLAIN:
+        return type(value)(_proxies(item, interpreter, given) for item in value)
+    if isinstance(value, torch.Tensor):
+        return interpreter.lift(value).proxy
+    return interpreter.number(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any, given: Given) -> bool:
     """Whether a structure prints as Python literals around its tensors."""
+    if id(value) in given:
+        return True
     if type(value) in _PLAIN:
         keys_are_plain = type(value) is not dict or all(type(key) in (str, int) for key in value)
         return keys_are_plain and all(
-            map(_is_plain, value.values() if type(value) is dict else value)
+            _is_plain(item, given) for item in (value.values() if type(value) is dict else value)
         )
     return isinstance(value, torch.Tensor) or type(value) in _LITERALS or is_symbolic(value)
 
 
-def _builder(
-    value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]
-) -> Build:
-    """A function that makes `value` again from the tensors that the computation returns."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(interpreter.lift(value).proxy)
-        position = len(tensors) - 1
+def _builder(value: Any, interpreter: Interpreter, values: list[Proxy], given: Given) -> Build:
+    """A function that makes `value` again from what the computation returns."""
+    if isinstance(value, torch.Tensor) or id(value) in given:
+        values.append(_proxies(value, interpreter, given))
+        position = len(values) - 1
         return lambda results: results[position]
     node = tree.node_of(value)
     if node is not None:
@@ -86,23 +97,23 @@ def _builder(
                 "the program returns a dict with a size among its keys, under symbolic values; use int(size)"
             )
         rebuild = node.rebuild
-        parts = [_builder(child, interpreter, tensors, memo) for child in node.children]
+        parts = [_builder(child, interpreter, values, given) for child in node.children]
         return lambda results: rebuild([part(results) for part in parts])
     if is_symbolic(value):
         known = plain(value)
         return lambda _results: known
     if _holds_stand_ins(value, set()):
-        return _object_builder(value, interpreter, tensors, memo)
+        return _object_builder(value, interpreter, values, given)
     return lambda _results: value
 
 
 def _object_builder(
-    value: Any, interpreter: Interpreter, tensors: list[TensorProxy], memo: dict[int, Build]
+    value: Any, interpreter: Interpreter, values: list[Proxy], given: Given
 ) -> Build:
     """Makes an object that the program made, such as a key-value cache, anew: its class, and each attribute."""
     cls = type(value)
     parts = {
-        name: _builder(item, interpreter, tensors, memo) for name, item in value.__dict__.items()
+        name: _builder(item, interpreter, values, given) for name, item in value.__dict__.items()
     }
 
     def build(results: Sequence[Any]) -> Any:

@@ -31,3 +31,12 @@ def names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_in(constant)
+
+
+def own_name(value: Any) -> str:
+    """What a function, class or module is called, else its class's name; a `__getattr__` of the user's is not asked."""
+    try:
+        name = object.__getattribute__(value, "__name__")
+    except AttributeError:
+        name = ""
+    return name if type(name) is str and name else type(value).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -10,6 +10,22 @@ from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
 
 T: Any = torch.Tensor
+
+
+class Recording(Protocol):
+    """What these need of the interpreter."""
+
+    def lift(self, tensor: torch.Tensor) -> Any:
+        """The stand-in of a tensor."""
+        ...
+
+    def record(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        """Records a call, and returns what it returns, with stand-ins for tensors."""
+        ...
+
+    def at(self) -> str:
+        """The user's line, for errors."""
+        ...
 
 
 def _properties(*names: str) -> list[Any]:
@@ -125,9 +141,6 @@ PROXY_ANSWERS: dict[Any, Any] = {
 }
 """Asked of a tensor, answered from its proxy: the stand-in's own is that of a wrapper."""
 
-GRAD_SWITCHES = frozenset([T.requires_grad_, T.requires_grad.__set__])
-"""Change whether a tensor requires grad."""
-
 SPELLED: dict[Any, Any] = {T.data.__get__: T.detach}
 """Calls that are recorded as another one that does the same."""
 
@@ -138,3 +151,30 @@ def _no_grad_fn(proxy: Any) -> None:
             "the program asks for a tensor's grad_fn, which the compiled program does not have; ask requires_grad or "
             "is_leaf"
         )
+
+
+def _switch_grad(recording: Recording, tensor: Any, requires_grad: Any = True) -> Any:
+    if bool(requires_grad) != recording.lift(tensor).proxy.requires_grad:
+        raise UnsupportedError(
+            f"requires_grad of a tensor is changed{recording.at()}; change it before the jitted function is called, or "
+            "use detach() for a tensor that does not require grad"
+        )
+    return tensor
+
+
+def _copied(recording: Recording, tensor: Any, memo: dict[int, Any]) -> Any:
+    """`copy.deepcopy` of a tensor."""
+    if recording.lift(tensor).proxy.requires_grad:
+        raise UnsupportedError(
+            f"a tensor that requires grad is copied deeply{recording.at()}; use clone, or copy it before the jitted "
+            "function is called"
+        )
+    return recording.record(torch.clone, (tensor,), {})
+
+
+HANDLED: dict[Any, Any] = {
+    T.requires_grad_: _switch_grad,
+    T.requires_grad.__set__: _switch_grad,
+    T.__deepcopy__: _copied,
+}
+"""Calls that are not recorded as they are; each with what is done."""

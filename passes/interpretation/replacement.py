@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tracemill.passes.interpretation.stand_in import interpretation
+
 _INHERITED = object()
+
+
+def standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, and `handler` in a thread that interprets."""
+
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        recording = interpretation.get()
+        if recording is None:
+            return original(*args, **kwargs)
+        return handler(recording, *args, **kwargs)
+
+    return stand_in
 
 
 class Replacement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import builtins
 import threading
 from collections import abc
 from collections.abc import Callable, Sequence
@@ -27,7 +27,8 @@ from tracemill.passes.interpretation.randomness import (
     DefaultGenerator,
     make_generator,
 )
-from tracemill.passes.interpretation.replacement import Replacement
+from tracemill.passes.interpretation.replacement import Replacement, standing_in
+from tracemill.passes.interpretation.sharp_edges import print_shown
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -52,19 +53,6 @@ class _CompilingFlag:
     __ror__ = __or__
     __rand__ = __and__
     __hash__ = None  # type: ignore[assignment]
-
-
-def _standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, and `handler` in a thread that interprets."""
-
-    @functools.wraps(original)
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        recording = interpretation.get()
-        if recording is None:
-            return original(*args, **kwargs)
-        return handler(recording, *args, **kwargs)
-
-    return stand_in
 
 
 class _GeneratorType(type(Generator)):
@@ -105,14 +93,15 @@ def _uncompiled(
 _clear_autocast_cache = torch.clear_autocast_cache
 _compiler: Any = torch.compiler
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (builtins, "print", standing_in(print, print_shown)),
     (torch, "Generator", _GeneratorName),
-    (torch, "clear_autocast_cache", _standing_in(_clear_autocast_cache, _clear_casts)),
+    (torch, "clear_autocast_cache", standing_in(_clear_autocast_cache, _clear_casts)),
     (
         *internals.hop_compiler,
-        _standing_in(getattr(*internals.hop_compiler), _uncompiled),
+        standing_in(getattr(*internals.hop_compiler), _uncompiled),
     ),
     *(
-        (owner, name, _standing_in(getattr(owner, name), handler))
+        (owner, name, standing_in(getattr(owner, name), handler))
         for owner, name, handler in STAND_INS
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import random
 import time
 import warnings
@@ -14,9 +15,13 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
+import numpy
+
 from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
 from tracemill.passes.interpretation.conditions import Named, StateCheck
+from tracemill.passes.interpretation.replacement import standing_in
+from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.watch import is_collecting, is_standard, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
@@ -43,6 +48,15 @@ _FUNCTIONS: dict[Any, str] = {
     random.random: "random.random",
     random.getrandbits: "random.getrandbits",
 }
+
+_PRINT = print
+
+
+def print_shown(recording: Any, *values: Any, **options: Any) -> None:
+    """Stands for `print` while a program is traced: tensors are printed with what they hold at that call."""
+    _PRINT(*(recording.shown(v) if type(v) is TracedTensor else v for v in values), **options)
+
+
 _CLOCKS = ("now", "utcnow", "today")
 _STREAMS = ("write", "writelines", "read", "readline", "readlines")
 _NAMES = frozenset(function.__name__ for function in _FUNCTIONS) | {*_CLOCKS, *_STREAMS}
@@ -50,10 +64,22 @@ _CODES: dict[CodeType, str] = {
     os._Environ.__setitem__.__code__: "os.environ",
     os._Environ.__iter__.__code__: "os.environ",
 }
+_STANDING_IN = {print_shown.__code__, standing_in(print, print_shown).__code__}
 _READ = os._Environ.__getitem__.__code__
 _DIAGNOSTICS = tuple(
     os.path.join(os.path.dirname(os.__file__), name) for name in ("warnings.py", "logging")
 )
+
+_CANNOT_TELL = (
+    "no check can tell what it gives or does at another call: the result of the first call is kept, and an effect "
+    "happens at that call only. Make the call outside of the jitted function, or allow it by "
+    'sharp_edges="allow"'
+)
+
+
+def _numpy_state() -> bytes:
+    """The state of numpy's own generator."""
+    return pickle.dumps(numpy.random.get_state(legacy=False))
 
 
 @dataclass
@@ -67,6 +93,7 @@ class SharpEdges:
 
     mode: str
     met: dict[str, None] = field(default_factory=dict)
+    numpy_state: bytes = field(default_factory=_numpy_state)
     variables: dict[str, None] = field(default_factory=dict)
 
     def c_call(self, function: Any, frame: FrameType) -> None:
@@ -91,12 +118,7 @@ class SharpEdges:
         if frame is None:
             return
         source = Source(frame.f_code.co_filename, frame.f_lineno)
-        message = (
-            f"{name} is called at {source.file}:{source.line}: {source.text}\n"
-            "no check can tell what it gives or does at another call: the result of the first call is kept, and an "
-            "effect happens at that call only. Make the call outside of the jitted function, or allow it by "
-            'sharp_edges="allow"'
-        )
+        message = f"{name} is called at {source.file}:{source.line}: {source.text}\n{_CANNOT_TELL}"
         if self.mode == "error":
             raise SharpEdgeError(message)
         self.met[message] = None
@@ -114,14 +136,22 @@ class SharpEdges:
         return found
 
     def report(self) -> None:
-        """Warns of what was met, once for each line."""
+        """Warns of what was met, once for each line; numpy's own generator only tells afterwards that it was drawn from."""
+        if self.mode != "allow" and _numpy_state() != self.numpy_state:
+            message = "numpy.random is drawn from by the program. " + _CANNOT_TELL
+            if self.mode == "error":
+                numpy.random.set_state(pickle.loads(self.numpy_state))
+                raise SharpEdgeError(message)
+            self.met[message] = None
         for message in self.met:
             warnings.warn(message, SharpEdgeWarning, stacklevel=2)
 
 
 def _users_frame(frame: FrameType | None) -> FrameType | None:
     """The user's frame that calls the standard library; None where torch or we do, or for the sake of a warning."""
-    while frame is not None and is_standard(frame.f_code.co_filename):
+    while frame is not None and (
+        is_standard(frame.f_code.co_filename) or frame.f_code in _STANDING_IN
+    ):
         if frame.f_code.co_filename.startswith(_DIAGNOSTICS):
             return None
         frame = frame.f_back

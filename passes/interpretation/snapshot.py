@@ -11,6 +11,7 @@ import enum
 import functools
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ from tracemill.passes.interpretation.views import (
     Items,
     Members,
     Names,
+    NumpyRandomState,
     RandomState,
     Slots,
     Variable,
@@ -90,6 +92,8 @@ def views_of(value: Any) -> Iterator[View]:
         yield Variable(value)
     elif isinstance(value, random.Random) and kind is not random.SystemRandom:
         yield RandomState(value)
+    elif isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
+        yield NumpyRandomState(value)
     elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         yield Content(value)
     if isinstance(getattr(value, "__dict__", None), dict) and not _is_opaque(kind):
@@ -145,6 +149,9 @@ class Snapshot:
         links = LINKS.get(type(value))
         if links is not None:
             yield from (getattr(value, name, None) for name in links)
+            return
+        if type(value) is weakref.ref:
+            yield value()
             return
         if isinstance(value, ModuleType):
             if is_users_module(value):

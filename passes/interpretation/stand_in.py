@@ -10,7 +10,12 @@ import torch
 
 from tracemill.compiler.errors import LeakedValueError
 from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.torch_internals import DisableTorchFunction, no_torch_function
+from tracemill.compiler.torch_internals import (
+    DisableTorchFunction,
+    function_mode_depth,
+    functorch_is_active,
+    no_torch_function,
+)
 
 
 class Recording(Protocol):
@@ -74,6 +79,8 @@ class TracedTensor(torch.Tensor):
             return recording.record(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if interpretation.get() is not None and function_mode_depth() and not functorch_is_active():
+            return torch.Tensor.__repr__(self)  # asked by the program: what the tensor holds
         return f'<traced {self.proxy.name}: "{self.proxy.type_string}">'
 
     def __deepcopy__(self, memo: Any) -> Any:

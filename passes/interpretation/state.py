@@ -12,6 +12,7 @@ What the program wrote is no check; the values are those of before the trace.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -29,7 +30,7 @@ from tracemill.passes.interpretation.conditions import (
     Namespace,
     StateCheck,
 )
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import LINKS, is_atom
 from tracemill.passes.interpretation.tables import (
     State,
@@ -67,8 +68,7 @@ class Walk(TableWalk):
             self._walk()
         for view in self._changes:
             if view not in self._free and id(view.owner) not in self.places:
-                name = getattr(view.owner, "__name__", type(view.owner).__name__)
-                self._later.append(Place(view.owner, None, (), str(name)))
+                self._later.append(Place(view.owner, None, (), own_name(view.owner)))
                 self._walk()
         self.state.checks.extend(self._tables.checks())
         for place in arguments:
@@ -125,6 +125,8 @@ class Walk(TableWalk):
         if kind in LINKS:
             for name in LINKS[kind]:
                 self._later.append(place.child(getattr(value, name, None), (f".{name}",), ""))
+        elif kind is weakref.ref:
+            self._later.append(place.child(value(), ("()",), ""))
         elif isinstance(value, type):
             self._class(place, value)
         elif isinstance(value, torch.nn.Module):

@@ -247,6 +247,14 @@ class TableWalk:
             )
         )
 
+    def _numpy_random(self, place: Place, view: View) -> None:
+        if view.after is not view.before:
+            condition, state = "{1}({0}) == {2}", Named(view.before["state"])
+            values = (Named(views.numpy_state, "numpy_state"), state)
+            self.state.checks.append(
+                StateCheck(f"{named(place)}: its state", place, condition, values)
+            )
+
     def _content(self, place: Place, view: View) -> None:
         if not self._changed(view):
             check = ArrayCheck(place.value)
@@ -270,6 +278,7 @@ _LINES: dict[type, Callable[[TableWalk, Place, View], None]] = {
     views.Defaults: TableWalk._defaults,
     views.Variable: TableWalk._variable,
     views.RandomState: TableWalk._random,
+    views.NumpyRandomState: TableWalk._numpy_random,
     views.Content: TableWalk._content,
 }
 

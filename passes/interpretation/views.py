@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
@@ -227,6 +228,31 @@ class RandomState(View):
 
     def write(self, values: dict[Any, Any]) -> None:
         self.owner.setstate(values["state"])
+
+
+def numpy_state(generator: Any) -> bytes:
+    """The state of one of numpy's generators, in a form that compares."""
+    if isinstance(generator, numpy.random.RandomState):
+        return pickle.dumps(generator.get_state(legacy=False))
+    return pickle.dumps(generator.bit_generator.state)
+
+
+def set_numpy_state(generator: Any, state: bytes) -> None:
+    """Brings one of numpy's generators to a state."""
+    if isinstance(generator, numpy.random.RandomState):
+        generator.set_state(pickle.loads(state))
+    else:
+        generator.bit_generator.state = pickle.loads(state)
+
+
+class NumpyRandomState(View):
+    """The state of one of numpy's generators."""
+
+    def read(self) -> dict[Any, Any]:
+        return {"state": numpy_state(self.owner)}
+
+    def write(self, values: dict[Any, Any]) -> None:
+        set_numpy_state(self.owner, values["state"])
 
 
 class Content(View):

@@ -24,7 +24,7 @@ from tracemill.compiler.state_checks import ABSENT, counts_by_content
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.views import View
@@ -127,7 +127,7 @@ class Writer:
     def _owner(self, view: View) -> Place:
         owner = view.owner
         known = self.places.get(id(owner))
-        return known or Place(owner, None, (), getattr(owner, "__name__", type(owner).__name__))
+        return known or Place(owner, None, (), own_name(owner))
 
     # Values
 
@@ -241,6 +241,10 @@ class Writer:
             stored = Named(value) if method == "setstate" else self.value(value, owner.hint)
             yield Write(f"{{0}}.{method}({{1}})", owner, (stored,))
 
+    def _numpy_random(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        stored = Named(views.set_numpy_state, "set_numpy_state"), Named(changed["state"])
+        yield Write("{1}({0}, {2})", self._owner(view), stored)
+
     def _slots(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
         owner = self._owner(view)
         for key, value in changed.items():
@@ -264,6 +268,7 @@ _LINES: dict[type, Callable[[Writer, Any, dict[Any, Any]], Iterator[Write]]] = {
     views.ClassNames: Writer._names,
     views.Variable: Writer._call,
     views.RandomState: Writer._call,
+    views.NumpyRandomState: Writer._numpy_random,
     views.Content: Writer._content,
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -51,6 +52,32 @@ def test_an_error_comes_before_the_call(name: str, capsys: pytest.CaptureFixture
         tm.jit(_program(name), sharp_edges="error")(torch.ones(2))
     assert capsys.readouterr().out == ""
     assert random.getstate() == before
+
+
+def test_numpys_own_generator_is_seen_afterwards() -> None:
+    program = lambda x: x * numpy.random.rand()  # noqa: E731
+    before: Any = numpy.random.get_state(legacy=False)
+    with pytest.raises(SharpEdgeError, match=r"numpy\.random is drawn from"):
+        tm.jit(program, sharp_edges="error")(torch.ones(2))
+    numpy.testing.assert_equal(numpy.random.get_state(legacy=False), before)
+    with pytest.warns(SharpEdgeWarning, match=r"numpy\.random is drawn from"):
+        tm.jit(program)(torch.ones(2))
+
+
+def test_a_tensor_is_printed_with_what_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        print("doubled:", y, sep=" ")
+        return y + 1
+
+    for start in (1.0, 5.0):
+        jitted = tm.jit(program, sharp_edges="allow")
+        program(torch.full((2,), start))
+        want = capsys.readouterr().out
+        jitted(torch.full((2,), start))
+        assert capsys.readouterr().out == want
+        jitted(torch.zeros(2))
+        assert tm.cache_info(jitted).misses == 1
 
 
 @pytest.mark.parametrize("name", [name for name in EDGES if name != "input"])
