@@ -4,6 +4,7 @@
 # NVFUSER_PYTHON=... the Python 3.12 for .venv-nvfuser: nvFuser's wheels are for one Python and one PyTorch
 # PIP_TORCH_ARGS=... more arguments for the installation of torch, such as an --index-url for
 #                    builds without CUDA (a Linux default build brings gigabytes of it)
+# RUN=..., BASELINE=... where benchmarks are saved, and which they are compared with
 # PYTEST_ARGS=...    more arguments for pytest, such as -k NAME or --update-golden
 
 SHELL := /bin/bash
@@ -13,6 +14,8 @@ SHELL := /bin/bash
 PYTHON ?=
 PIP_TORCH_ARGS ?=
 PYTEST_ARGS ?=
+RUN ?= .benchmarks/latest.json
+BASELINE ?= .benchmarks/baseline.json
 
 VENV := .venv
 NVFUSER := .venv-nvfuser
@@ -28,10 +31,10 @@ FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist worksteal --ignore=tests/perf
 
-.PHONY: help demo test quick gpu docs lint format bench clean
+.PHONY: help demo test quick gpu docs lint format bench bench-table bench-compare clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 demo: $(READY)  ## compile a small model and read it
 	$(BIN)/python examples/demo.py
@@ -61,7 +64,14 @@ docs: $(READY)  ## the pages, into docs/_build/html, with warnings as errors
 	$(BIN)/python -m sphinx -q -E -b html -W --keep-going docs docs/_build/html
 
 bench: $(READY)  ## tests/perf, alone on the machine and without verification
-	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf $(PYTEST_ARGS)
+	mkdir -p $(dir $(RUN))
+	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf --benchmark-json=$(RUN) $(PYTEST_ARGS)
+
+bench-table: $(READY)  ## the table of README.md from the latest benchmarks
+	$(BIN)/python -m tests.perf.saved_runs table $(RUN) --into README.md
+
+bench-compare: $(READY)  ## the latest benchmarks against BASELINE=...; fails where a ratio grew
+	$(BIN)/python -m tests.perf.saved_runs compare $(BASELINE) $(RUN)
 
 clean:  ## remove all that was made
 	rm -rf $(VENV) $(NVFUSER) build dist docs/_build src/*.egg-info .benchmarks .hypothesis .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Times of several variants of one thing, in turns: a busy machine is unfair to none."""
+"""Times of several ways to do one thing, in turns: a busy machine is unfair to none."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+Samples = Mapping[str, Sequence[float]]
+"""Seconds of each round, by way; rounds of one number ran one after the other."""
+
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds for one run: the median, and where the middle half of the runs lies."""
+    """Seconds for one run, or a ratio: the median, and where the middle half of the rounds lies."""
 
     median: float
     low: float
@@ -19,32 +22,57 @@ class Times:
     runs: int
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times:
+    def of(cls, values: Sequence[float]) -> Times:
         low, median, high = (
-            statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+            statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
         )
-        return cls(median, low, high, len(seconds))
+        return cls(median, low, high, len(values))
+
+
+def sampled(
+    ways: Mapping[str, Callable[[], object]], *, rounds: int = 31, seconds: float = 0.01
+) -> Samples:
+    """Times each way in turn, `rounds` times; one turn is as many calls as fill `seconds`."""
+    calls = {name: _calls_within(call, seconds) for name, call in ways.items()}
+    timed = {
+        name: lambda call=call, name=name: _time(call, calls[name]) for name, call in ways.items()
+    }
+    return told(timed, rounds=rounds)
+
+
+def told(ways: Mapping[str, Callable[[], float]], *, rounds: int) -> Samples:
+    """Like `sampled`, for ways that say themselves how many seconds they took."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, run in ways.items():
+            taken[name].append(run())
+    return taken
+
+
+def times_of(samples: Samples) -> dict[str, Times]:
+    """The times of each way."""
+    return {name: Times.of(values) for name, values in samples.items()}
+
+
+def ratios_of(samples: Samples, ours: str) -> dict[str, Times]:
+    """How much of each other way's time `ours` takes, round by round."""
+    return {
+        name: Times.of([mine / other for mine, other in zip(samples[ours], values, strict=True)])
+        for name, values in samples.items()
+        if name != ours
+    }
 
 
 def measure(
-    variants: Mapping[str, Callable[[], object]], *, rounds: int = 31, seconds: float = 0.01
+    ways: Mapping[str, Callable[[], object]], *, rounds: int = 31, seconds: float = 0.01
 ) -> dict[str, Times]:
-    """Time each variant in turn, `rounds` times; one turn is as many calls as fill `seconds`."""
-    calls = {name: _calls_within(call, seconds) for name, call in variants.items()}
-    taken: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, call in variants.items():
-            taken[name].append(_time(call, calls[name]))
-    return {name: Times.of(times) for name, times in taken.items()}
+    """The times of each way, in turns."""
+    return times_of(sampled(ways, rounds=rounds, seconds=seconds))
 
 
-def in_turns(variants: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, Times]:
-    """Like `measure`, for variants that say themselves how many seconds they took."""
-    taken: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, run in variants.items():
-            taken[name].append(run())
-    return {name: Times.of(times) for name, times in taken.items()}
+def in_turns(ways: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, Times]:
+    """Like `measure`, for ways that say themselves how many seconds they took."""
+    return times_of(told(ways, rounds=rounds))
 
 
 def _time(call: Callable[[], object], calls: int) -> float:
@@ -60,18 +88,18 @@ def _calls_within(call: Callable[[], object], seconds: float) -> int:
 
 
 def show(title: str, times: Mapping[str, Times], *, against: str) -> None:
-    """Print a table; the last column is the median's ratio to that of `against`."""
+    """Prints a table; the last column is the median's ratio to that of `against`."""
     width = max(map(len, times))
     print(f"\n{title}")
     print(f"  {'':{width}}  {'median':>10}  {'middle half':>23}  {'ratio':>7}")
     for name, time_ in times.items():
-        between = f"{_readable(time_.low)} .. {_readable(time_.high)}"
-        ratio = time_.median / times[against].median
-        print(f"  {name:{width}}  {_readable(time_.median):>10}  {between:>23}  {ratio:>7.3g}")
+        between = f"{readable(time_.low)} .. {readable(time_.high)}"
+        ratio = f"{time_.median / times[against].median:>7.3g}" if against in times else ""
+        print(f"  {name:{width}}  {readable(time_.median):>10}  {between:>23}  {ratio}")
 
 
 def as_json(results: Mapping[str, Mapping[str, Times]]) -> str:
-    """Return all results, in seconds."""
+    """All results, in seconds."""
     plain = {
         title: {name: asdict(time_) for name, time_ in times.items()}
         for title, times in results.items()
@@ -79,7 +107,8 @@ def as_json(results: Mapping[str, Mapping[str, Times]]) -> str:
     return json.dumps(plain, indent=2)
 
 
-def _readable(seconds: float) -> str:
+def readable(seconds: float) -> str:
+    """Seconds in a unit that fits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.2f} {unit}"
