@@ -194,14 +194,49 @@ def test_exact_types_are_refused() -> None:
         symbolic(lambda x: x * 2 if type(x.shape[0]) is int else x)(torch.randn(3))
 
 
-def test_what_is_not_built_is_refused_before_any_effect() -> None:
+def test_a_dict_with_a_size_among_its_keys_is_refused() -> None:
     x = torch.randn(3)
     with pytest.raises(tm.UnsupportedError, match="a size among its keys"):
         symbolic(lambda x: {x.shape[0]: 1})(x)
-    kept: list[Any] = []
-    with pytest.raises(tm.UnsupportedError, match="stores a size"):
-        symbolic(lambda x: kept.append(x.shape[0]))(x)
-    assert kept == []
+
+
+class Keeps:
+    """A program that keeps sizes in Python state."""
+
+    def __init__(self) -> None:
+        self.latest: Any = None
+        self.seen: list[Any] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.latest = (x.shape[0] * 2, x)
+        self.seen.append(x.shape[1] - 1)
+        return x * x.shape[0]
+
+
+def test_sizes_are_kept_in_python_state() -> None:
+    eager, kept = Keeps(), Keeps()
+    jitted = symbolic(kept)
+    for shape in [(3, 4), (5, 6), (2, 9)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(jitted(x), eager(x))
+        assert (kept.latest[0], kept.seen) == (eager.latest[0], eager.seen)
+        assert kept.latest[1] is x
+        assert all(type(n) is int for n in (kept.latest[0], *kept.seen))
+    assert tm.cache_info(jitted).entries == 1
+
+
+def test_a_size_as_a_key_is_what_it_is() -> None:
+    table: dict[Any, Any] = {}
+
+    def program(x: Tensor) -> Tensor:
+        table[x.shape[0]] = x.shape[0]
+        return x + 1
+
+    jitted = symbolic(program)
+    for n in (3, 4):
+        jitted(torch.randn(n))
+    assert table == {3: 3, 4: 4}
+    assert all(type(key) is int for key in table)
 
 
 def shapes() -> list[tuple[int, int]]:

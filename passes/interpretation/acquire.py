@@ -78,7 +78,6 @@ class Acquire(ProgramPass):
         symbolic = isinstance(interpreter, SymbolicInterpreter)
         if symbolic:
             refuse_exact_types(seen.watch.codes)
-            interpreter.refuse_unfinished(seen.changes)
             context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
         context.fake_mode = _fake_mode_of(interpreter)

@@ -10,7 +10,7 @@ from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
-from tracemill.compiler.values import leaves, map_leaves
+from tracemill.compiler.values import leaves, proxies
 from tracemill.compiler.write import INSTANCE, write
 from tracemill.passes.interpretation.conditions import Named
 from tracemill.passes.interpretation.places import Place, own_name
@@ -93,9 +93,9 @@ class EpilogueBuilder:
             return self._proxy(self._reached[value])
         if isinstance(value, Named):
             return self._name(value)
-        return map_leaves(
-            lambda leaf: self._proxy(leaf) if isinstance(leaf, Proxy) else leaf, value
-        )
+        for proxy in proxies(value):
+            self._proxy(proxy)
+        return value
 
     def _name(self, value: Named) -> Proxy:
         known = self._named.get(id(value.value))

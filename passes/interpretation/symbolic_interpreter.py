@@ -10,7 +10,6 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import NewTensor
-from tracemill.compiler.errors import MutationError
 from tracemill.compiler.marks import Mark, Tree
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
@@ -23,7 +22,7 @@ from tracemill.compiler.values import map_leaves
 from tracemill.passes.interpretation import queries
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.python_numbers import LIKE_PLAIN_NUMBERS, holds_symbolic
+from tracemill.passes.interpretation.python_numbers import LIKE_PLAIN_NUMBERS
 from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.symbolic_inputs import SymbolicInputs
 
@@ -107,15 +106,6 @@ class SymbolicInterpreter(Interpreter):
             return self.add(fn, args, kwargs, answer, tensors)
         finally:
             self._pending = None
-
-    def refuse_unfinished(self, changes: Any) -> None:
-        """Raises MutationError for sizes that the program keeps in Python state."""
-        for changed in changes.values():
-            if holds_symbolic(changed):
-                raise MutationError(
-                    "the program stores a size in Python state, which is not built under symbolic values; store "
-                    'int(size), or use cache="constant values"'
-                )
 
     def _symbolic(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if internals.any_autocast_enabled():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 
 from tracemill.compiler.state_checks import ABSENT, same
+from tracemill.passes.interpretation.python_numbers import is_symbolic, plain
 
 
 class View:
@@ -87,7 +88,11 @@ class Entries(View):
 
     def read(self) -> dict[Any, Any]:
         ordered = isinstance(self.owner, OrderedDict)
-        return dict(OrderedDict.items(self.owner) if ordered else dict.items(self.owner))
+        items = OrderedDict.items(self.owner) if ordered else dict.items(self.owner)
+        try:
+            return dict(items)
+        except TypeError:  # a symbolic size among its keys, which has no hash
+            return {plain(key) if is_symbolic(key) else key: value for key, value in items}
 
     def changes(self) -> dict[Any, Any]:
         found, now = super().changes(), self.read()

@@ -20,7 +20,9 @@ import numpy
 import torch
 
 from tracemill.compiler.errors import MutationError
+from tracemill.compiler.proxy import NumberProxy
 from tracemill.compiler.state_checks import ABSENT, counts_by_content
+from tracemill.compiler.symbolic import Expression
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
@@ -133,6 +135,9 @@ class Writer:
 
     def value(self, value: Any, where: str) -> Any:
         """A stored value as the epilogue writes it."""
+        value = self.interpreter.number(value)
+        if isinstance(value, (NumberProxy, Expression)):
+            return value
         if isinstance(value, torch.Tensor):
             return self.interpreter.lift(value).proxy
         known = self.places.get(id(value))
