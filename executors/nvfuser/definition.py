@@ -115,12 +115,18 @@ def _define_outputs(builder: Builder, node: torch.fx.Node, *, reordered: bool) -
     """
     for output in _flat(node.args[0]):
         meta = output.meta["val"]
-        if not is_dense(meta):
+        if not is_dense(meta) and not _is_view(output):
             raise Untranslatable(f"{output.name} has gaps in memory")
         order = memory_order(meta)
         if order is None and reordered:
             order = list(range(meta.dim()))[::-1]
         builder.output(builder.value(output), order)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node is a view, which is made outside where it is needed there: a line that is tried alone."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(made.alias_info is not None for made in schema.returns)
 
 
 def _flat(outputs: Any) -> list[torch.fx.Node]:

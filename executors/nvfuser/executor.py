@@ -30,6 +30,7 @@ class NvFuserExecutor(FusionExecutor):
 
     name: ClassVar[str] = "nvfuser"
     takes_random: ClassVar[bool] = True
+    takes_symbolic: ClassVar[bool] = True
     device_type: ClassVar[str] = "cuda"
     function: ClassVar[type[Fused]] = Fused
 
