@@ -45,9 +45,9 @@ def test_layers_that_do_the_same_share_their_definition() -> None:
 
     fast = tm.jit(fn, executors=[executor_for()])
     fast(on_device(some(8, 8)), *(on_device(some(8, 8)) for _ in range(3)))
-    made = [bsym.sym.impl for bsym in regions(tm.last_traces(fast)[-1])]
+    made: list[Any] = [bsym.sym.impl for bsym in regions(tm.last_traces(fast)[-1])]
     assert len(made) == 3
-    assert len({id(impl.definition()) for impl in made if impl is not None}) == 1
+    assert len({id(impl.definition()) for impl in made}) == 1
 
 
 def test_dropout_draws_anew_at_each_call_and_alike_after_a_seed() -> None:
