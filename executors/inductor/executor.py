@@ -50,7 +50,7 @@ class InductorExecutor(FusionExecutor):
         self.settings = dict(settings or {})
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether all that a line does are ATen functions of dense tensors of common dtypes."""
+        """Whether all that a line does are ATen functions of dense tensors of common dtypes that have elements."""
         operations = aten_operations(bsym)
         tensors = [v for v in (*bsym.inputs, *bsym.outputs) if type(v) is not IntegerProxy]
         if not operations or not all(map(_is_plain, tensors)):
@@ -125,4 +125,5 @@ def _is_plain(value: Any) -> TypeGuard[TensorProxy]:
         and value.meta.layout == torch.strided
         and value.device.type in ("cpu", "cuda")
         and not (value.meta.conj or value.meta.neg)
+        and value.meta.numel > 0  # reductions of nothing are not always eager's
     )

@@ -69,6 +69,17 @@ def test_library_calls_alone_are_left_to_torch() -> None:
     assert not regions(tm.last_traces(jf)[-1])
 
 
+@pytest.mark.filterwarnings("ignore:var_mean:UserWarning")
+def test_tensors_without_elements_are_left_to_torch() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.var_mean(x * 2, correction=0), (x + 1).mean()
+
+    jf = tm.jit(program, executors=["inductor"])
+    x = torch.randn(3, 0)
+    assert torch.isnan(program(x)[1])
+    torch.testing.assert_close(jf(x), program(x), equal_nan=True)
+
+
 def test_results_have_memory_of_their_own() -> None:
     def program(x: torch.Tensor) -> Any:
         doubled = x * 2 + 1
