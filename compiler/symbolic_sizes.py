@@ -287,14 +287,13 @@ class SymbolicSizes(Sizes):
             given, named = map_leaves(real, (tuple(args), dict(kwargs)))
             with self.mode:
                 output = fn(*given, **named)
-        if answer.is_query:
-            return [output]
-        specs, outs = list(leaves(answer.output)), list(leaves(output))
-        if len(specs) != len(outs):
-            return None
-        found = [
-            _compared(spec, out, models, tensors) for spec, out in zip(specs, outs, strict=True)
-        ]
+            if answer.is_query:
+                return [output]
+            specs, outs = list(leaves(answer.output)), list(leaves(output))
+            if len(specs) != len(outs):
+                return None
+            pairs = zip(specs, outs, strict=True)
+            found = [_compared(spec, out, models, tensors) for spec, out in pairs]
         return None if any(layout is False for layout in found) else found
 
     def cotangent(self, out: TensorProxy) -> TensorProxy:
