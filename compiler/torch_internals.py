@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,6 +177,7 @@ def inductor() -> Any:
         from torch._guards import TracingContext, tracing  # what a compilation knows of its fakes
         from torch._inductor import compile_fx, config, cpu_vec_isa
         from torch._inductor.codecache import PyCodeCache
+        from torch._inductor.codegen.cpp import CppVecOverrides
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch._inductor.decomposition import select_decomp_table
         from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -189,6 +191,7 @@ def inductor() -> Any:
         decompositions=select_decomp_table,
         load=lambda key, path: PyCodeCache.load_by_key_path(key, path).call,
         record_strides=compile_fx.record_original_output_strides,
+        rounds_half_types="use_compute_types" in signature(CppVecOverrides.to_dtype).parameters,
         tracing=tracing,
         vector_instructions=cpu_vec_isa,
     )

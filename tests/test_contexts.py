@@ -125,10 +125,18 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+FAULTS_OF_2_10 = {
+    "no_grad_inside": "gives a weight that was cast under no_grad to what runs with gradients after it",
+    "loss": "cannot differentiate a loss of two dtypes",
+}
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("around", [nullcontext, autocast], ids=["plain", "autocast"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_autocast_gives_eagers_values_and_gradients(name: str, around: Context, grad: bool) -> None:
+    if grad and name in FAULTS_OF_2_10 and torch.__version__ < "2.11":
+        pytest.skip(f"PyTorch 2.10 {FAULTS_OF_2_10[name]}")
     assert_like_eager(PROGRAMS[name], *(training(X, W) if grad else [X, W]), around=around)
 
 

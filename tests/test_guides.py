@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 REPOSITORY = Path(__file__).parent.parent
 GUIDES = REPOSITORY / "docs" / "guides"
@@ -21,6 +22,8 @@ LINK = re.compile(r"\]\(([\w./]+)(?:#[\w-]+)?\)")
 def test_a_guide_is_true(
     guide: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if guide.stem == "symbolic_values" and torch.__version__ < "2.13":
+        pytest.skip("shows the checks of sizes that PyTorch 2.13 asks for")
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     printed = ""

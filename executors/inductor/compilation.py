@@ -27,7 +27,8 @@ def settings_for(
     """
     return {
         "cpp_wrapper": many_kernels,
-        "emulate_precision_casts": True,  # half types are rounded where eager rounds them
+        # half types are rounded where eager rounds them
+        "emulate_precision_casts": torch_internals.inductor().rounds_half_types,
         "size_asserts": not inputs_are_checked,
         "alignment_asserts": not inputs_are_checked,
         "triton.cudagraphs": False,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeGuard
 
 import torch
 
+from tracemill.compiler import torch_internals
 from tracemill.compiler.proxy import IntegerProxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import OpOverload
@@ -20,6 +21,7 @@ _DTYPES = {
     *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 }
+_HALF = (torch.bfloat16, torch.float16)
 _MASKS = (torch.bool, torch.uint8)
 _UNFIT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _LIBRARY_CALLS = {
@@ -54,6 +56,8 @@ class InductorExecutor(FusionExecutor):
         operations = aten_operations(bsym)
         tensors = [v for v in (*bsym.inputs, *bsym.outputs) if type(v) is not IntegerProxy]
         if not operations or not all(map(_is_plain, tensors)):
+            return False
+        if any(value.dtype in _HALF for value in tensors if _is_plain(value)) and not rounds():
             return False
         masked = any(value.dtype in _MASKS for value in tensors if _is_plain(value))
         return all(_fits(operation, masked) for operation in operations)
@@ -91,6 +95,11 @@ class InductorExecutor(FusionExecutor):
             many_kernels=many_kernels,
             inputs_are_checked=region.inputs_are_checked,
         )
+
+
+def rounds() -> bool:
+    """Whether Inductor can round half types on the CPU where eager does; PyTorch 2.10's cannot."""
+    return torch_internals.inductor().rounds_half_types
 
 
 def calls_library(operation: OpOverload) -> bool:

