@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tracemill as tm
 from tests.models import cnn
+from tests.specialisations import has_entries
 from tests.test_symbolic_training import learning, many
 from tests.test_symbolic_values import symbolic
 
@@ -31,7 +32,7 @@ def test_the_text_of_a_write(golden: Any) -> None:
         y = x.clone()
         torch.testing.assert_close(jitted(x), halve_rows(y), rtol=0, atol=0)
         assert torch.equal(x, y)
-    assert tm.cache_info(jitted).entries == 1
+    has_entries(jitted, 1)
     golden(str(tm.last_traces(jitted)[-1]), "computation")
     golden(str(tm.last_epilogue_traces(jitted)[-1]), "epilogue")
 
@@ -60,7 +61,7 @@ def test_writes_of_every_size(program: Program) -> None:
         y = x.clone()
         torch.testing.assert_close(jitted(x), program(y), rtol=0, atol=0)
         assert torch.equal(x, y)
-    assert tm.cache_info(jitted).entries == 1
+    has_entries(jitted, 1)
 
 
 def test_inputs_that_share_memory() -> None:
@@ -109,7 +110,7 @@ def trained(build: Callable[[], nn.Module], inputs: list[Tensor]) -> nn.Module:
             gradients = {name: each.grad for name, each in owner.named_parameters()}
             states.append((out.detach(), gradients, dict(owner.named_buffers())))
         torch.testing.assert_close(states[1], states[0])
-    assert tm.cache_info(jitted).entries == 1
+    has_entries(jitted, 1)
     return jitted
 
 
@@ -133,7 +134,7 @@ def test_a_write_that_gradients_flow_through() -> None:
     for (x,) in many(lambda n: n, lambda n: n + 1):
         got, want = (torch.autograd.grad(f(x).square().sum(), x) for f in (jitted, program))
         torch.testing.assert_close(got, want)
-    assert tm.cache_info(jitted).entries == 1
+    has_entries(jitted, 1)
 
 
 def test_a_write_that_autograd_forbids_is_eager_s_error() -> None:
