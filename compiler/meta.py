@@ -26,6 +26,12 @@ def hint(size: Any) -> int:
     return size.node.hint if type(size) is torch.SymInt else size
 
 
+_FIELDS = (
+    *("shape", "stride", "dtype", "device", "requires_grad", "is_leaf", "layout", "conj", "neg"),
+)
+"""The arguments of TensorMeta, in order."""
+
+
 class TensorMeta:
     """What PyTorch knows of a tensor besides its data; equal ones are one object.
 
@@ -75,21 +81,7 @@ class TensorMeta:
         meta = cls._known.get(key)
         if meta is None:
             meta = object.__new__(cls)
-            for name, value in zip(
-                (
-                    "shape",
-                    "stride",
-                    "dtype",
-                    "device",
-                    "requires_grad",
-                    "is_leaf",
-                    "layout",
-                    "conj",
-                    "neg",
-                ),
-                key,
-                strict=True,
-            ):
+            for name, value in zip(_FIELDS, key, strict=True):
                 object.__setattr__(meta, name, value)
             cls._known[key] = meta
         return meta
@@ -158,18 +150,7 @@ class TensorMeta:
 
     def replace(self, **changes: Any) -> TensorMeta:
         """The same metadata with some of it changed."""
-        names = (
-            "shape",
-            "stride",
-            "dtype",
-            "device",
-            "requires_grad",
-            "is_leaf",
-            "layout",
-            "conj",
-            "neg",
-        )
-        return TensorMeta(**(dict(zip(names, self.key, strict=True)) | changes))
+        return TensorMeta(**(dict(zip(_FIELDS, self.key, strict=True)) | changes))
 
 
 class Storage:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tracemill.compiler import context, services, torch_names
 from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.values import leaves, proxies, substitute
 
 if TYPE_CHECKING:
@@ -226,6 +227,13 @@ class BoundSymbol:
         if self._subsymbols is None:
             self._subsymbols = () if self.answer is None else tuple(self.answer.subsymbols(self))
         return self._subsymbols
+
+    @property
+    def operations(self) -> tuple[OpOverload, ...]:
+        """The ATen operations that the line does; none where PyTorch has nothing to say of it."""
+        if isinstance(self.sym.impl, OpOverload):
+            return (self.sym.impl,)
+        return () if self.answer is None else tuple(step.fn for step in self.answer.body)
 
     @property
     def flat_args(self) -> tuple[Any, ...]:

@@ -53,7 +53,7 @@ class InductorExecutor(FusionExecutor):
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether all that a line does are ATen functions of dense tensors of common dtypes that have elements."""
-        operations = aten_operations(bsym)
+        operations = bsym.operations
         tensors = [v for v in (*bsym.inputs, *bsym.outputs) if type(v) is not IntegerProxy]
         if not operations or not all(map(_is_plain, tensors)):
             return False
@@ -74,7 +74,7 @@ class InductorExecutor(FusionExecutor):
             and any(
                 not calls_library(operation) and not _is_view(operation)
                 for bsym in computing
-                for operation in aten_operations(bsym)
+                for operation in bsym.operations
             )
         )
 
@@ -88,7 +88,7 @@ class InductorExecutor(FusionExecutor):
 
     def settings_of(self, region: Region) -> dict[str, Any]:
         """Inductor's settings for a region."""
-        operations = [item for bsym in region.bound_symbols for item in aten_operations(bsym)]
+        operations = [item for bsym in region.bound_symbols for item in bsym.operations]
         many_kernels = sum(map(calls_library, operations)) >= MANY_LIBRARY_CALLS
         return settings_for(
             self.settings,
@@ -105,13 +105,6 @@ def rounds() -> bool:
 def calls_library(operation: OpOverload) -> bool:
     """Whether compiled code leaves an operation to a library, with kernels of its own before and after."""
     return operation.overloadpacket in _LIBRARY_CALLS
-
-
-def aten_operations(bsym: BoundSymbol) -> list[OpOverload]:
-    """The ATen operations that a line consists of."""
-    if isinstance(bsym.sym.impl, OpOverload):
-        return [bsym.sym.impl]
-    return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
 
 
 def _fits(operation: Any, masked: bool) -> bool:

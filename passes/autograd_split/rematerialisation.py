@@ -37,7 +37,7 @@ from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.min_cut import is_view
-from tracemill.passes.autograd_split.saving import bytes_saved, operations, saving
+from tracemill.passes.autograd_split.saving import bytes_saved, saving
 
 _CHEAP = {
     torch.ops.aten._to_copy.default,
@@ -90,7 +90,7 @@ def is_cheap(bsym: BoundSymbol) -> bool:
         return False
     if is_view(bsym):
         return True
-    found = operations(bsym)
+    found = bsym.operations
     return bool(found) and all(
         torch.Tag.pointwise in op.tags or op in _CHEAP or _makes_views(op) for op in found
     )

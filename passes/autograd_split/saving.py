@@ -13,7 +13,6 @@ from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
-from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.halves import Halves
 from tracemill.passes.autograd_split.min_cut import MinimumCut, count_bytes
@@ -25,13 +24,6 @@ _MASKS = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.Tensor)
 _TO: Any = torch.Tensor.to
 
 
-def operations(bsym: BoundSymbol) -> list[OpOverload]:
-    """The ATen operations that a line does."""
-    if isinstance(bsym.sym.impl, OpOverload):
-        return [bsym.sym.impl]
-    return [] if bsym.answer is None else [operation.fn for operation in bsym.answer.body]
-
-
 def masks(halves: Halves) -> dict[TensorProxy, BoundSymbol]:
     """The values that are zeros and ones, with the lines that draw them."""
     return {
@@ -40,7 +32,7 @@ def masks(halves: Halves) -> dict[TensorProxy, BoundSymbol]:
         if isinstance(bsym.output, TensorProxy)
         and bsym.output.dtype.is_floating_point
         and not bsym.output.requires_grad
-        and any(op in _MASKS for op in operations(bsym)[-1:])
+        and any(op in _MASKS for op in bsym.operations[-1:])
     }
 
 

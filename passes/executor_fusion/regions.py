@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
-from tracemill.compiler.symbolic import SymbolicTensorProxy
+from tracemill.compiler.symbolic import is_symbolic
 from tracemill.compiler.trace import Trace
 from tracemill.executors.fusion import FusionExecutor, Region, aliases, holds_a_tensor
-from tracemill.passes.dce import has_effect
+from tracemill.passes.dce import has_effect, swept
 from tracemill.passes.executor_fusion.dependencies import dependencies
 from tracemill.passes.executor_fusion.partition import arranged, partition
 
@@ -80,10 +80,11 @@ class Fusing:
         ]
         kept = self._worth(groups)
         for block in arranged(follows, kept):
-            if block in kept:
-                self._outcome.lines.extend(self._fused(block))
-            else:
-                self._outcome.lines.extend(lines[n] for n in block)
+            whole = [lines[n] for n in block]
+            fused = self._fused(*kept[block]) if block in kept else None
+            if block in kept and fused is None:
+                self._outcome.left["failed to compile"] += len(block)
+            self._outcome.lines.extend(whole if fused is None else fused)
         return self._outcome
 
     def _is_fusible(self, bsym: BoundSymbol) -> bool:
@@ -101,7 +102,7 @@ class Fusing:
             return "random"
         if (has_effect(bsym) and not bsym.is_random) or writes_inside(bsym):
             return "with effects"
-        if not executor.takes_symbolic and is_symbolic(bsym):
+        if not executor.takes_symbolic and any(map(is_symbolic, (*bsym.inputs, *bsym.outputs))):
             return "of symbolic sizes"
         if not (is_function_of_tensors(bsym) and executor.can_fuse(bsym)):
             return "not supported"
@@ -118,19 +119,22 @@ class Fusing:
             )
         yield from filter(None, numbers)
 
-    def _worth(self, groups: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:
-        kept: set[tuple[int, ...]] = set()
+    def _worth(
+        self, groups: Sequence[tuple[int, ...]]
+    ) -> dict[tuple[int, ...], tuple[Region, list[BoundSymbol]]]:
+        """The groups that are worth a region, each with that, without a name yet, and the views to make outside of it."""
+        kept: dict[tuple[int, ...], tuple[Region, list[BoundSymbol]]] = {}
         for group in groups:
-            region, _ = self._region(group, "")
+            region, outside = self._region(group)
             if region.outputs and self._executor.is_worth(region):
-                kept.add(group)
+                kept[group] = region, outside
             else:
                 self._outcome.left["not worth a region"] += len(group)
         return kept
 
-    def _fused(self, group: Sequence[int]) -> list[BoundSymbol]:
-        """The line that runs a group, then the views of its results that are needed outside."""
-        region, outside = self._region(group, f"{self._stem}{len(self._outcome.sizes)}")
+    def _fused(self, region: Region, outside: list[BoundSymbol]) -> list[BoundSymbol] | None:
+        """The line that runs a region, then the views outside of it; None where the executor cannot compile it."""
+        region = replace(region, name=f"{self._stem}{len(self._outcome.sizes)}")
         try:
             fused = self._executor.fuse(region)
         except Exception as error:
@@ -145,12 +149,11 @@ class Fusing:
                 f"{type(error).__name__}: {error}",
                 stacklevel=2,
             )
-            self._outcome.left["failed to compile"] += len(group)
-            return [self._trace.bound_symbols[n] for n in group]
+            return None
         self._outcome.sizes.append(len(region.bound_symbols))
         return [fused, *outside]
 
-    def _region(self, group: Sequence[int], name: str) -> tuple[Region, list[BoundSymbol]]:
+    def _region(self, group: Sequence[int]) -> tuple[Region, list[BoundSymbol]]:
         """The region of a group, and the views to make outside of it."""
         lines = [self._trace.bound_symbols[n] for n in group]
         members = set(group)
@@ -166,13 +169,13 @@ class Fusing:
                 outside.append(bsym)
                 needed.update(bsym.inputs)
                 needed.difference_update(bsym.outputs)
-        inside = without_dead(lines, needed)
+        inside = swept(Trace(bound_symbols=lines, output=tuple(needed))).bound_symbols
         made = dict.fromkeys(value for bsym in inside for value in bsym.outputs)
         read = dict.fromkeys(value for bsym in inside for value in bsym.inputs)
         outputs = (value for value in made if value in needed and isinstance(value, TensorProxy))
         inputs = (value for value in read if value not in made)
         region = Region(
-            name,
+            "",
             self._executor.name,
             tuple(inside),
             tuple(inputs),
@@ -191,29 +194,9 @@ class Fusing:
                 yield from bsym.outputs
 
 
-def without_dead(lines: Sequence[BoundSymbol], needed: set[Proxy]) -> list[BoundSymbol]:
-    """The lines that make what is needed."""
-    wanted, kept = set(needed), list[BoundSymbol]()
-    for bsym in reversed(lines):
-        if wanted.intersection(bsym.outputs):
-            kept.append(bsym)
-            wanted.update(bsym.inputs)
-    return kept[::-1]
-
-
-def is_symbolic(bsym: BoundSymbol) -> bool:
-    """Whether a line reads or makes numbers, or sizes, that differ from call to call."""
-    return any(
-        isinstance(value, (SymbolicTensorProxy, NumberProxy))
-        for value in (*bsym.inputs, *bsym.outputs)
-    )
-
-
 def writes_inside(bsym: BoundSymbol) -> bool:
     """Whether an operation that a line consists of writes to a tensor."""
-    return bsym.answer is not None and any(
-        operation.fn._schema.is_mutable for operation in bsym.answer.body
-    )
+    return any(operation._schema.is_mutable for operation in bsym.operations)
 
 
 def is_function_of_tensors(bsym: BoundSymbol) -> bool:
