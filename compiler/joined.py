@@ -129,13 +129,13 @@ class _Text:
 class _Join:
     """Texts that are being joined: their lines stand one after the other in `sources`.
 
-    bound: the objects that free names stand for. imported: the modules that free names are imported from.
+    bound: the objects that free names stand for. imported: the module and the name there of each imported free name.
     """
 
     sources: list[str] = field(default_factory=list)
     texts: list[_Text] = field(default_factory=list)
     bound: dict[str, Any] = field(default_factory=lambda: {"Mismatch": Mismatch})
-    imported: dict[str, str | None] = field(default_factory=dict)
+    imported: dict[str, tuple[str | None, str]] = field(default_factory=dict)
 
     def add(self, code: Code, parameters: Sequence[str] | None = None) -> _Text:
         """A text's parts, its line numbers moved to its place."""
@@ -153,8 +153,9 @@ class _Join:
         ]
         for line in text.above:
             module = line.module if isinstance(line, ast.ImportFrom) else None
-            names = [alias.asname or alias.name for alias in line.names]
-            clashes += [name for name in names if self.imported.setdefault(name, module) != module]
+            for alias in line.names:
+                name, origin = alias.asname or alias.name, (module, alias.name)
+                clashes += [name] if self.imported.setdefault(name, origin) != origin else []
         clashes += self.bound.keys() & self.imported.keys()
         if clashes:
             raise Unjoinable(f"{clashes[0]} is another object in each text")

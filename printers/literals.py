@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 import sys
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -110,9 +110,17 @@ class Literals:
             if module.split(".")[0] == "torch" and _is_at(value, "torch", name):
                 return f"torch.{name}"
             if module.startswith("tracemill."):
-                self.imports.add(f"from {module} import {name}")
-                return name
+                return self._imported(value, module, name)
         return self.bind(value)
+
+    def _imported(self, value: Any, module: str, name: str) -> str:
+        """The name of a function of tracemill's, another than its own where a value of the trace has that."""
+        known = self._by_identity.get(id(value))
+        if known is None:
+            known = self._by_identity[id(value)] = self._names.claim(name)
+            renamed = "" if known == name else f" as {known}"
+            self.imports.add(f"from {module} import {name}{renamed}")
+        return known
 
     def bind(self, value: Any, name: str | None = None, note: str = "") -> str:
         """The name that the text uses for an object that it cannot write; `note` says what it is."""
@@ -149,6 +157,8 @@ def describe(value: Any) -> str:
     if isinstance(value, (type, FunctionType)):
         kind = "class" if isinstance(value, type) else "function"
         return f"the {kind} {value.__module__}.{value.__qualname__}"
+    if isinstance(value, CodeType):
+        return f"the code of {value.co_qualname}"
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}, {value.dtype}"
     described = getattr(type(value), "__tracemill_note__", None)
