@@ -30,6 +30,20 @@ class Setting(NamedTuple):
     attention: bool = False
 
 
+def matmul_precision() -> str | None:
+    """The precision of float32 matmuls; None where it was set for one backend, of which this setting knows nothing."""
+    try:
+        return internals.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def set_matmul_precision(precision: str | None) -> None:
+    """Sets what `matmul_precision` tells."""
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+
+
 SETTINGS = (
     Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype, checked=True),
     Setting(
@@ -38,11 +52,7 @@ SETTINGS = (
         torch.set_deterministic_debug_mode,
         checked=True,
     ),
-    Setting(
-        "matmul precision",
-        internals.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    ),
+    Setting("matmul precision", matmul_precision, set_matmul_precision),
     Setting("cudnn", internals.get_cudnn_enabled, internals.set_cudnn_enabled),
     Setting("mkldnn", internals.get_mkldnn_enabled, internals.set_mkldnn_enabled),
     Setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import signature
@@ -93,6 +93,7 @@ from torch._C import _get_cudnn_enabled as get_cudnn_enabled
 from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
 from torch._C import _get_flash_sdp_enabled as get_flash_sdp_enabled
 from torch._C import _get_float32_matmul_precision as get_float32_matmul_precision
+from torch._C import _get_fp32_precision_getter as get_float32_precision
 from torch._C import _get_math_sdp_enabled as get_math_sdp_enabled
 from torch._C import _get_mem_efficient_sdp_enabled as get_mem_efficient_sdp_enabled
 from torch._C import _get_mkldnn_enabled as get_mkldnn_enabled
@@ -165,6 +166,63 @@ for _name in (
     logging.getLogger(_name).addFilter(lambda _record: not _quiet.get())
 
 
+# PyTorch's flags: the functions in C by which Python, torch.backends above all, reads and changes them.
+_SETTINGS = (
+    *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
+    *(
+        "cublas_allow_tf32",
+        "cublas_allow_fp16_accumulation",
+        "miopen_immediate",
+        "sdp_priority_order",
+    ),
+    *(
+        "cublas_allow_bf16_reduced_precision_reduction",
+        "cublas_allow_fp16_reduced_precision_reduction",
+    ),
+    *(
+        "cpu_allow_fp16_reduced_precision_reduction",
+        "math_sdp_allow_fp16_bf16_reduction",
+        "nnpack_enabled",
+    ),
+    *("blas_preferred_backend", "linalg_preferred_backend", "float32_matmul_precision", "qengine"),
+    *(
+        "mkldnn_enabled",
+        "mkldnn_deterministic",
+        "onednn_allow_tf32",
+        "warnAlways",
+        "fa3_sdp_enabled",
+    ),
+    *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled"),
+    *("overrideable_sdp_enabled", "deterministic_fill_uninitialized_memory"),
+)
+
+# What a fp32_precision of torch.backends is asked for: backends and operations.
+FLOAT32_PRECISIONS = (
+    ("generic", "all"),
+    *((backend, of) for backend in ("cuda", "mkldnn") for of in ("all", "matmul", "conv", "rnn")),
+)
+
+
+def setting_readers() -> dict[Callable[[], Any], Callable[..., Any] | None]:
+    """The functions in C that tell one of PyTorch's flags, those that this release has, each with the one that sets it."""
+    found = {
+        getattr(torch._C, f"_get_{name}"): getattr(torch._C, f"_set_{name}", None)
+        for name in _SETTINGS
+        if hasattr(torch._C, f"_get_{name}")
+    }
+    found[torch.get_num_threads] = torch.set_num_threads
+    found[torch.is_anomaly_enabled] = torch.set_anomaly_enabled
+    found[torch.is_anomaly_check_nan_enabled] = None
+    found[torch.is_autocast_cache_enabled] = torch.set_autocast_cache_enabled
+    return found
+
+
+def python_setting_readers() -> list[Any]:
+    """The functions in Python that tell a flag which Python alone has."""
+    found = [torch.backends.mha.get_fastpath_enabled]
+    return [*found, torch.distributed.is_initialized] if torch.distributed.is_available() else found
+
+
 def functorch_is_active() -> bool:
     """Whether vmap, grad or jvp of functorch wraps tensors at the moment."""
     return bool(functorch_interpreter())
@@ -215,6 +273,7 @@ def quiet_fakes() -> Generator[None]:
 
 
 __all__ = [
+    "FLOAT32_PRECISIONS",
     "DataDependentOutputException",
     "DeviceContext",
     "DimDynamic",
@@ -259,6 +318,7 @@ __all__ = [
     "get_cudnn_sdp_enabled",
     "get_flash_sdp_enabled",
     "get_float32_matmul_precision",
+    "get_float32_precision",
     "get_math_sdp_enabled",
     "get_mem_efficient_sdp_enabled",
     "get_mkldnn_enabled",
@@ -270,12 +330,14 @@ __all__ = [
     "nn_functions",
     "no_torch_function",
     "no_user_modes",
+    "python_setting_readers",
     "quiet_fakes",
     "schema_check_mode",
     "set_cudnn_enabled",
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",
+    "setting_readers",
     "to_functional",
     "torch_function_enabled",
     "torchscript_is_tracing",

@@ -28,6 +28,11 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARY_FILES)
 
 
+def is_own(file: str) -> bool:
+    """Whether a file belongs to tracemill."""
+    return file.startswith(_PACKAGE)
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame, from `frame` outwards, that runs the user's code."""
     while frame is not None and is_library(frame.f_code.co_filename):

@@ -18,7 +18,7 @@ from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.outputs import Output, output_of
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.randomness import generators_of
-from tracemill.passes.interpretation.session import interpreting
+from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
 from tracemill.passes.interpretation.sharp_edges import SharpEdges
 from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.state import Walk
@@ -76,6 +76,8 @@ def observe(
         changes = snapshot.changes()
         for view, changed in changes.items():
             view.put_back(changed)
+        settings = edges.settings.put_back()
+    refuse_changed_settings(settings)
     edges.report()
     return Observed(returned, output, snapshot, watch, edges, changes)
 
@@ -101,6 +103,7 @@ def state_lines(
     walk.places.update((id(place.value), place) for place in handed)
     state = walk.run(roots)
     state.checks.extend(seen.edges.checks())
+    state.checks.extend(seen.edges.settings.checks(seen.watch.ran))
     writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)
     writes = list(writer.writes(seen.changes))
     refuse_shared(seen.returned, writer.stored)

@@ -153,15 +153,20 @@ def _unchanged_settings(around: Ambient) -> abc.Generator[None]:
         left = around.differences(Ambient.now())
         if internals.function_mode_depth() != depth or default_device() != device:
             left.append("default device or function modes")
-        if left:
-            raise UnsupportedError(
-                f"the program leaves PyTorch's settings changed: {', '.join(left)}; change them around the call of the "
-                "jitted function, or back at its end"
-            )
+        refuse_changed_settings(left)
     finally:
         _restore(around)
         if default_device() != device:
             torch.set_default_device(device)
+
+
+def refuse_changed_settings(names: Sequence[str]) -> None:
+    """Raises UnsupportedError where the program left settings of PyTorch changed."""
+    if names:
+        raise UnsupportedError(
+            f"the program leaves PyTorch's settings changed: {', '.join(names)}; change them around the call of the "
+            "jitted function, or back at its end"
+        )
 
 
 def _restore(around: Ambient) -> None:

@@ -20,6 +20,7 @@ import numpy
 from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
 from tracemill.passes.interpretation.conditions import Named, StateCheck
+from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
 from tracemill.passes.interpretation.replacement import standing_in
 from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.watch import is_collecting, is_standard, is_watched
@@ -86,7 +87,7 @@ def _numpy_state() -> bytes:
 class SharpEdges:
     """What a traced program met; `mode` is "allow", "warn" or "error".
 
-    met: what to warn of. variables: those of the environment that were read, which a check can tell.
+    met: what to warn of. variables, settings: those of the environment and of PyTorch that were read, which checks can tell.
 
     Raises SharpEdgeError in the mode "error" before the call is made.
     """
@@ -95,10 +96,14 @@ class SharpEdges:
     met: dict[str, None] = field(default_factory=dict)
     numpy_state: bytes = field(default_factory=_numpy_state)
     variables: dict[str, None] = field(default_factory=dict)
+    settings: ReadSettings = field(default_factory=ReadSettings)
 
     def c_call(self, function: Any, frame: FrameType) -> None:
         """A call of a function in C from `frame`."""
-        if function.__name__ in _NAMES and self.mode != "allow":
+        called = function.__name__
+        if called in READERS:
+            self.settings.c_call(function, frame.f_code)
+        elif called in _NAMES and self.mode != "allow":
             name = _name_of(function)
             if name:
                 self._meet(name, frame)

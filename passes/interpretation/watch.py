@@ -105,6 +105,10 @@ class Watch:
             sys.setprofile(None)
             previous.enable()
 
+    def ran(self, code: CodeType) -> bool:
+        """Whether code was executed, whoever's it is."""
+        return id(code) in self._seen
+
     def _hook(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
             if self._edges is not None:
