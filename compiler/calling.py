@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.state_checks import same
 from tracemill.compiler.symbol import Source
 from tracemill.compiler.trace import Trace
 
@@ -29,6 +30,7 @@ class CallForm:
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         function, leading = _function_of(target)
+        self._facts = _facts(function)
         self.source = None if function is None else source_of(function.__code__)
         if function is None:
             self.parameters = [P("args", P.VAR_POSITIONAL), P("kwargs", P.VAR_KEYWORD)]
@@ -42,6 +44,12 @@ class CallForm:
             self.parameters = parameters[1:] if bare else parameters
             binder = _skipping_self(binder, leading[0], bare=bool(bare)) if leading else binder
         self.bind: Callable[..., tuple[Any, ...]] = binder
+
+    def is_current(self) -> bool:
+        """Whether the target is still called like this: its function, and that one's code and defaults, may be replaced."""
+        return isinstance(self.target, Trace) or same(
+            _facts(_function_of(self.target)[0]), self._facts
+        )
 
     def item_names(self, parameter: P, value: Any) -> list[str]:
         """What the items of `*args` and `**kwargs` are called by whoever the target wraps; "." marks a full name."""
@@ -108,6 +116,14 @@ def _function_of(target: Callable[..., Any]) -> tuple[FunctionType | None, tuple
     if isinstance(call, FunctionType) and not isinstance(target, functools.partial):
         return call, (target,)
     return None, ()
+
+
+def _facts(function: FunctionType | None) -> Any:
+    """What decides how a function is called."""
+    if function is None:
+        return None
+    defaults = dict(function.__kwdefaults__ or {})
+    return function, function.__code__, function.__defaults__, defaults
 
 
 def _skipping_self(binder: Callable[..., Any], owner: Any, *, bare: bool) -> Callable[..., Any]:

@@ -142,10 +142,14 @@ class Specialisations:
     misses: int = 0
 
     def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._take_form()
+
+    def _take_form(self) -> None:
+        """Looks at the target's parameters, as they are now."""
         self.form = CallForm(self.target)
         self._marks = Marks(self.options.cache)
         self._marks.check_names(self.form)
-        self._lock = threading.RLock()
         name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
         self._recompilations = Recompilations(name, [p.name for p in self.form.parameters])
 
@@ -162,6 +166,10 @@ class Specialisations:
             or is_somebody_elses()
         ):
             return self.target(*args, **kwargs)  # inlined into what is traced or transformed
+        with self._lock:
+            if not self.form.is_current():  # another function, or one with other parameters
+                self.entries.clear()
+                self._take_form()
         values = self.form.bind(*args, **kwargs)
         others = [] if tried is None else [tried]
         latest = ""

@@ -230,6 +230,53 @@ class ModulesCheck:
         )
 
 
+_CODE = operator.attrgetter("__code__")
+_DEFAULTS = operator.attrgetter("__defaults__")
+_KEYWORD_DEFAULTS = operator.attrgetter("__kwdefaults__")
+
+
+class FunctionsCheck:
+    """Checks of many functions at once: their code, and their defaults.
+
+    functions: those that the program called. signatures: the ones whose defaults count.
+    """
+
+    __slots__ = (
+        "_codes",
+        "_defaults",
+        "_functions",
+        "_keyword_defaults",
+        "_keywords",
+        "_signatures",
+    )
+
+    def __init__(
+        self, functions: Sequence[types.FunctionType], signatures: Sequence[types.FunctionType]
+    ) -> None:
+        self._functions = tuple(functions)
+        self._codes = list(map(_CODE, functions))
+        self._signatures = tuple(f for f in signatures if f.__code__.co_argcount)
+        self._defaults = list(map(_DEFAULTS, self._signatures))
+        self._keywords = tuple(f for f in signatures if f.__code__.co_kwonlyargcount)
+        self._keyword_defaults = list(map(_KEYWORD_DEFAULTS, self._keywords))
+
+    def check(self) -> bool:
+        """Whether all are as they were."""
+        return (
+            list(map(_CODE, self._functions)) == self._codes
+            and _all_same(map(_DEFAULTS, self._signatures), self._defaults)
+            and _all_same(map(_KEYWORD_DEFAULTS, self._keywords), self._keyword_defaults)
+        )
+
+    def __tracemill_note__(self) -> str:
+        return f"expects the code and the defaults of {len(self._functions)} functions"
+
+
+def _all_same(found: Iterable[Any], expected: Iterable[Any]) -> bool:
+    found = list(found)
+    return all(map(operator.is_, found, expected)) or all(map(same, found, expected))
+
+
 class ArrayCheck:
     """Checks the content of a numpy array."""
 

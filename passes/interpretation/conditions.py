@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from tracemill.compiler.state_checks import ModulesCheck, TensorLike, same
+from tracemill.compiler.state_checks import FunctionsCheck, ModulesCheck, TensorLike, same
 from tracemill.compiler.torch_internals import dict_version
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.snapshot import LINKS
@@ -91,6 +91,37 @@ class ModuleTables:
                 "classes and hooks of the modules, and their numbers of parameters and buffers"
             )
             yield StateCheck(subject, None, "{1}.check()", (Named(check, "modules_as_traced"),))
+
+
+FEW = 4
+"""Functions up to which each has a check of its own: for more, one check of all is faster."""
+
+
+@dataclass
+class Functions:
+    """The functions that the program called; `signatures` are those whose defaults count."""
+
+    called: list[FunctionType] = field(default_factory=list)
+    signatures: list[FunctionType] = field(default_factory=list)
+
+    def checks(self) -> Iterator[StateCheck]:
+        if len(self.called) > FEW:
+            named = Named(FunctionsCheck(self.called, self.signatures), "functions_as_traced")
+            subject = "code and defaults of the functions"
+            yield StateCheck(subject, None, "{1}.check()", (named,))
+        else:
+            yield from map(self._check, self.called)
+
+    def _check(self, function: FunctionType) -> StateCheck:
+        code, name = function.__code__, function.__name__
+        wanted: dict[str, Any] = {"__code__": Named(code, f"{name}_code")}
+        if function in self.signatures and code.co_argcount:
+            wanted["__defaults__"] = Named(function.__defaults__, f"{name}_defaults")
+        if function in self.signatures and code.co_kwonlyargcount:
+            wanted["__kwdefaults__"] = Named(function.__kwdefaults__, f"{name}_keyword_defaults")
+        parts = [f"{{1}}.{attribute} is {{{i}}}" for i, attribute in enumerate(wanted, start=2)]
+        subject = f"{name}: its code and defaults"
+        return StateCheck(subject, None, " and ".join(parts), (Named(function), *wanted.values()))
 
 
 def value_condition(path: str, value: Any) -> tuple[str, tuple[Any, ...]]:

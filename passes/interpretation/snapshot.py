@@ -118,6 +118,16 @@ LINKS: dict[type, tuple[str, ...]] = {
 """The attributes of objects that only hold others."""
 
 
+def _called_unnamed(cls: type) -> list[str]:
+    """The names of a class's methods that are called by code which does not mention them: `__add__`, a module's `forward`."""
+    return [
+        name
+        for name, value in cls.__dict__.items()
+        if isinstance(value, (FunctionType, staticmethod, classmethod))
+        and (name == "forward" or name.startswith("__"))
+    ]
+
+
 class Snapshot:
     """The views of every object met so far.
 
@@ -170,9 +180,11 @@ class Snapshot:
 
     def _class(self, cls: type) -> Iterator[Any]:
         yield from cls.__bases__
+        yield type(cls)
         if is_users_class(cls):
             view = self.classes[id(cls)] = ClassNames(cls)
             yield from view.mention(self._names)
+            yield from view.mention(_called_unnamed(cls))
 
     def namespace(self, table: dict[str, Any], names: Iterable[str]) -> list[Any]:
         """Takes the names of a module's globals in; returns the values of the new ones."""

@@ -44,6 +44,7 @@ from tracemill.passes.interpretation.views import View
 
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _MODULE_TABLES = frozenset((*_TENSOR_TABLES, *HOOKS, "_modules"))
+_UNBOUND = (staticmethod, classmethod)
 _INTERNAL = frozenset(torch.nn.Module().__dict__) - _MODULE_TABLES - {"training"}
 
 
@@ -70,7 +71,7 @@ class Walk(TableWalk):
             if view not in self._free and id(view.owner) not in self.places:
                 self._later.append(Place(view.owner, None, (), own_name(view.owner)))
                 self._walk()
-        self.state.checks.extend(self._tables.checks())
+        self.state.checks.extend((*self._tables.checks(), *self._functions.checks()))
         for place in arguments:
             self._identity(place)
         return self.state
@@ -225,11 +226,15 @@ class Walk(TableWalk):
         view = self._snapshot.classes.get(id(cls))
         if view is None:
             return
+        self._type_of(place, cls)
         changed = self._changed(view)
         for name, value in sorted(view.before.items(), key=by_name):
-            if name in changed or (name.startswith("__") and not isinstance(value, FunctionType)):
+            function = value.__func__ if isinstance(value, _UNBOUND) else value
+            if name in changed or (
+                name.startswith("__") and not isinstance(function, FunctionType)
+            ):
                 continue
-            if value is not ABSENT:
+            if value is not ABSENT and (name in self._names or self._ran(function)):
                 self._single(Place(value, place, (".__dict__", (name,)), name), name, value)
         if not changed:
             self.state.checks.append(

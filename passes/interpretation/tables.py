@@ -21,6 +21,7 @@ from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import (
     HOOKS,
     VERSION,
+    Functions,
     ModuleTables,
     Named,
     StateCheck,
@@ -72,10 +73,15 @@ class TableWalk:
         self.places: dict[int, Place] = {}
         self._aliases: dict[int, Place] = {}
         self._tables = ModuleTables()
+        self._functions = Functions()
 
     def table(self, place: Place, view: View) -> None:
         """The checks of one table of the object at `place`."""
         _LINES[type(view)](self, place, view)
+
+    def _ran(self, function: Any) -> bool:
+        """Whether a function's code was executed."""
+        return isinstance(function, FunctionType) and id(function.__code__) in self._codes
 
     def _changed(self, view: View) -> dict[Any, Any]:
         return self._free.get(view, {})
@@ -198,7 +204,7 @@ class TableWalk:
                 self._single(place.child(value, (f".{name}",), name), name, value)
 
     def _cells(self, place: Place, view: View) -> None:
-        if id(place.value.__code__) not in self._codes:
+        if not self._ran(place.value):
             return self._followed(place, view)
         changed = self._changed(view)
         for index, (name, value) in enumerate(view.before.items()):
@@ -215,12 +221,14 @@ class TableWalk:
                 self._later.append(Place(value, place, steps, ""))
 
     def _defaults(self, place: Place, view: View) -> None:
-        if id(place.value.__code__) not in self._codes:
+        if not self._ran(place.value):
             return
-        changed = self._changed(view)
+        self._functions.called.append(place.value)
+        if self._changed(view):
+            return
+        self._functions.signatures.append(place.value)
         for name, value in view.before.items():
-            if value is not None and name not in changed:
-                self._single(Place(value, place, (f".{name}",), ""), name, value)
+            self._later.append(Place(value, place, (f".{name}",), ""))
 
     def _variable(self, place: Place, view: View) -> None:
         if not self._changed(view):

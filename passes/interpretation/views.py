@@ -191,6 +191,9 @@ class Names(View):
     def _table(self) -> Any:
         return self.owner
 
+    def put_back(self, changed: Iterable[Any]) -> None:
+        self.write({name: self.before[name] for name in changed})
+
     def write(self, values: dict[Any, Any]) -> None:
         for name, value in values.items():
             if value is not ABSENT:
