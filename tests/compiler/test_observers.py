@@ -51,7 +51,7 @@ def test_a_printer_is_chosen_and_several_are_asked_for(printed: Callable[..., st
     assert "computation after cse" in text
     assert "after dce," not in text
     assert "torch.ops.aten.sin.default" in text
-    assert printed("proxy_renaming").count("# doubled: ") == 2
+    assert printed("proxy_renaming").count(" after proxy_renaming, ") == 2
     assert printed("*:minimal").count("computation after") > 4
 
 
