@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals
-from tracemill.executors.inductor.vector_probe import vector_settings
+from tracemill.executors.inductor.vector_instructions import VECTOR_INSTRUCTIONS
 from tracemill.executors.lowering import Fakes, lowered
 
 _lock = threading.Lock()
@@ -41,19 +41,24 @@ def compiled(function: Callable[..., Any], fakes: Fakes, settings: Mapping[str, 
 
     The outputs, a sequence, have the strides that the function gives them.
     """
-    inductor = torch_internals.inductor()
+    config = torch_internals.inductor().config
     with (
         _lock,
         warnings.catch_warnings(action="ignore"),  # of how code is generated: not the user's affair
         torch.no_grad(),
-        inductor.config.patch(dict(settings) | vector_settings()),
+        config.patch(dict(settings)),
     ):
-        graph = lowered(function, fakes, inductor.decompositions())
-        output = graph.graph.output_node()
-        results: Any = output.args[0]
-        output.meta["user_visible_output_idxs"] = list(range(len(results)))
-        inductor.record_strides(graph)
-        with inductor.tracing(inductor.TracingContext(fakes.mode)):
-            return inductor.compile(
-                graph, fakes.inputs, is_inference=True, cpp_wrapper=settings["cpp_wrapper"]
-            )
+        return VECTOR_INSTRUCTIONS.assumed(
+            lambda: _compiled(function, fakes, cpp_wrapper=settings["cpp_wrapper"])
+        )
+
+
+def _compiled(function: Callable[..., Any], fakes: Fakes, *, cpp_wrapper: bool) -> Any:
+    inductor = torch_internals.inductor()
+    graph = lowered(function, fakes, inductor.decompositions())
+    output = graph.graph.output_node()
+    results: Any = output.args[0]
+    output.meta["user_visible_output_idxs"] = list(range(len(results)))
+    inductor.record_strides(graph)
+    with inductor.tracing(inductor.TracingContext(fakes.mode)):
+        return inductor.compile(graph, fakes.inputs, is_inference=True, cpp_wrapper=cpp_wrapper)
