@@ -141,7 +141,7 @@ class Answer:
     def subsymbols(self, bsym: BoundSymbol) -> Iterator[BoundSymbol]:
         """The body on the proxies of `bsym`; values inside are named after its first output."""
         values: dict[int, Any] = dict(enumerate(tensor_arguments(bsym.args, bsym.kwargs)))
-        specs, outs = list(leaves(self.output)), list(leaves(bsym.output))
+        specs, outs = leaves(self.output), leaves(bsym.output)
         for spec, out in zip(specs, outs, strict=False):
             if type(spec) is NewTensor and isinstance(out, TensorProxy):
                 values[spec.index] = out

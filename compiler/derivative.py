@@ -76,7 +76,7 @@ class Derivative:
         with self._watching(self._log), torch.enable_grad():
             output = self._call(models)
         self._models = models
-        self._outputs = list(leaves(output))
+        self._outputs = leaves(output)
         self.wanted = tuple(i for i, model in enumerate(models) if model.requires_grad)
         self.body = Body(self._log, len(models))
         self.outputs = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -289,15 +290,26 @@ class BoundSymbol:
         return BoundSymbol(**(kept | changes))
 
     def substitute(self, mapping: dict[Proxy, Any]) -> BoundSymbol:
-        """The same operation on other values."""
+        """The same operation on other values; this one where none is replaced."""
+        args = substitute(self.args, mapping)
+        kwargs = substitute(self.kwargs, mapping) if self.kwargs else self.kwargs
+        output = substitute(self.output, mapping)
         subsymbols = self._subsymbols
-        if subsymbols is not None:
-            subsymbols = [inner.substitute(mapping) for inner in subsymbols]
+        if subsymbols:
+            inner = tuple(bsym.substitute(mapping) for bsym in subsymbols)
+            subsymbols = subsymbols if all(map(operator.is_, inner, subsymbols)) else inner
+        if (
+            args is self.args
+            and kwargs is self.kwargs
+            and output is self.output
+            and subsymbols is self._subsymbols
+        ):
+            return self
         return BoundSymbol(
             self.sym,
-            substitute(self.args, mapping),
-            substitute(self.kwargs, mapping) if self.kwargs else self.kwargs,
-            substitute(self.output, mapping),
+            args,
+            kwargs,
+            output,
             subsymbols=subsymbols,
             source=self.source,
             module_path=self.module_path,

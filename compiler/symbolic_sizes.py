@@ -289,7 +289,7 @@ class SymbolicSizes(Sizes):
                 output = fn(*given, **named)
             if answer.is_query:
                 return [output]
-            specs, outs = list(leaves(answer.output)), list(leaves(output))
+            specs, outs = leaves(answer.output), leaves(output)
             if len(specs) != len(outs):
                 return None
             pairs = zip(specs, outs, strict=True)

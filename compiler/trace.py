@@ -138,11 +138,7 @@ class Trace:
 
     def values(self) -> Iterator[Proxy]:
         """Every value that the trace defines: its arguments, then outputs of its bound symbols, each once."""
-        seen: set[Proxy] = set()
-        for proxy in self._defined():
-            if proxy not in seen:
-                seen.add(proxy)
-                yield proxy
+        return iter(dict.fromkeys(self._defined()))
 
     def _defined(self) -> Iterator[Proxy]:
         yield from self.args
@@ -152,7 +148,7 @@ class Trace:
     @property
     def outputs(self) -> Iterator[Proxy]:
         """The proxies in the output."""
-        return proxies(self.output)
+        return iter(proxies(self.output))
 
     # Text
 

@@ -68,9 +68,11 @@ def swept(trace: Trace) -> Trace:
     needed: set[Proxy] = set(trace.outputs)
     kept: list[BoundSymbol] = []
     for bsym in reversed(trace.bound_symbols):
-        given = set(bsym.inputs)
-        made = [proxy for proxy in bsym.outputs if proxy not in given]  # `x.to(x.dtype)` gives x
-        if has_effect(bsym) or any(proxy in needed for proxy in made):
+        given = bsym.inputs
+        if has_effect(bsym) or any(
+            proxy in needed and proxy not in given  # `x.to(x.dtype)` gives x
+            for proxy in bsym.outputs
+        ):
             kept.append(bsym)
-            needed.update(bsym.inputs)
+            needed.update(given)
     return trace.replace(bound_symbols=kept[::-1])

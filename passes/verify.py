@@ -148,7 +148,7 @@ def _is_stale(bsym: BoundSymbol, answer: Answer) -> bool:
 
 
 def _output_faults(bsym: BoundSymbol, answer: Answer, *, strict: bool) -> Iterator[str]:
-    specs = list(leaves(answer.output))
+    specs = leaves(answer.output)
     outs = bsym.flat_outs
     if len(specs) != len(outs):
         yield f"{bsym.sym.name} gives {len(specs)} outputs, not {len(outs)}"

@@ -26,7 +26,7 @@ def is_view(bsym: BoundSymbol) -> bool:
     answer = bsym.answer
     if answer is None or answer.mutated or answer.random:
         return False
-    specs = list(leaves(answer.output))
+    specs = leaves(answer.output)
     return bool(specs) and all(
         isinstance(spec, NewTensor) and spec.storage == ("argument", 0) for spec in specs
     )

@@ -89,7 +89,7 @@ def _takes_views(bsym: BoundSymbol) -> bool:
     if answer is None or not bsym.grad_enabled or bsym.sym.path is None or answer.random:
         return False
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
-    specs = list(leaves(answer.output))
+    specs = leaves(answer.output)
     return (
         len(tensors) == 1
         and not answer.mutated

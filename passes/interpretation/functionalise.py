@@ -219,7 +219,7 @@ class Replay:
         tensors = tensor_arguments(bsym.args, bsym.kwargs)
         if bsym.sym.impl in STORAGE_READERS:
             self._refuse_offset(tensors)
-        specs = list(leaves(bsym.answer.output)) if bsym.answer is not None else []
+        specs = leaves(bsym.answer.output) if bsym.answer is not None else []
         try:
             made = memory.run(bsym)
         except NotFunctionalError:
@@ -319,7 +319,7 @@ class Replay:
     def _write_functionally(self, bsym: BoundSymbol, bases: list[Base], *, grad: bool) -> None:
         memory = self._memory
         assert bsym.answer is not None
-        specs = list(leaves(bsym.answer.output))
+        specs = leaves(bsym.answer.output)
         if any(type(spec) is NewTensor for spec in specs) or not _is_torch(bsym):
             raise NotFunctionalError(
                 f"{bsym.sym.name} gives new tensors besides, or is not PyTorch's"

@@ -210,7 +210,7 @@ class Memory:
         assert bsym.sym.impl is not None
         try:
             with self._running():
-                return list(leaves(bsym.sym.impl(*args, **kwargs)))
+                return leaves(bsym.sym.impl(*args, **kwargs))
         except Exception as error:
             self._log.operations.clear()
             raise NotFunctionalError(str(error)) from error
