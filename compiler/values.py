@@ -73,9 +73,7 @@ def map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
     if _is_leaf(kind):
         return fn(value)
     if isinstance(value, (tuple, list)):
-        items = [
-            fn(item) if _is_leaf(type(item)) else map_leaves(fn, item) for item in value
-        ]
+        items = [fn(item) if _is_leaf(type(item)) else map_leaves(fn, item) for item in value]
         if all(map(operator.is_, items, value)):
             return value
         return _rebuilt_sequence(value, items)

@@ -235,7 +235,7 @@ def _data_dependent(
     where = (
         "" if source is None else f'\n  File "{source.file}", line {source.line}\n    {source.text}'
     )
-    asked = next(proxies((args, kwargs)), None)
+    asked = next(iter(proxies((args, kwargs))), None)
     described = "" if asked is None else _described(asked, interpreter.bound_symbols)
     return DataDependentError(
         f"{symbol(fn).name} needs the data of a tensor, {reason}{where}\n{described}{WAY_ROUND}"

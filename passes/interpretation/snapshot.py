@@ -75,33 +75,49 @@ def is_users_module(module: ModuleType) -> bool:
     return module.__name__ == "__main__" or (file is not None and is_watched(file))
 
 
-def views_of(value: Any) -> Iterator[View]:
+def views_of(value: Any) -> list[View]:
     """The views of an object."""
     kind = type(value)
-    if isinstance(value, dict):
-        yield Entries(value)
-    elif isinstance(value, (list, tuple, deque)):
-        yield Items(value)
-    elif isinstance(value, (set, frozenset)):
-        yield Members(value)
-    elif kind is FunctionType:
-        if value.__closure__:
-            yield Cells(value)
-        yield Defaults(value)
-    elif kind is ContextVar:
-        yield Variable(value)
-    elif isinstance(value, random.Random) and kind is not random.SystemRandom:
-        yield RandomState(value)
-    elif isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
-        yield NumpyRandomState(value)
-    elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-        yield Content(value)
+    views = [
+        view(value)
+        for view in _own_views(kind)
+        if not (view is Cells and value.__closure__ is None)
+        and not (view is Content and value.dtype.hasobject)
+    ]
+    if kind in _BARE:
+        return views
     if isinstance(getattr(value, "__dict__", None), dict) and not _is_opaque(kind):
-        yield Attributes(value)
+        views.append(Attributes(value))
     if slots_of(kind) and is_users_class(kind):
-        yield Slots(value)
+        views.append(Slots(value))
+    return views
 
 
+@functools.lru_cache(maxsize=4096)
+def _own_views(kind: type) -> tuple[type[View], ...]:
+    """The views of what objects of a class hold besides attributes."""
+    for kinds, views in _VIEWS:
+        if issubclass(kind, kinds):
+            return views
+    return ()
+
+
+_VIEWS: tuple[tuple[Any, tuple[type[View], ...]], ...] = (
+    (dict, (Entries,)),
+    ((list, tuple, deque), (Items,)),
+    ((set, frozenset), (Members,)),
+    (FunctionType, (Cells, Defaults)),
+    (ContextVar, (Variable,)),
+    (random.SystemRandom, ()),
+    (random.Random, (RandomState,)),
+    ((numpy.random.Generator, numpy.random.RandomState), (NumpyRandomState,)),
+    (numpy.ndarray, (Content,)),
+)
+_BARE = frozenset((dict, list, tuple, set, frozenset, deque))
+"""Classes whose objects have no attributes."""
+
+
+@functools.lru_cache(maxsize=4096)
 def _is_opaque(kind: type) -> bool:
     """Whether the attributes of a class's objects are none of the user's business."""
     return kind.__module__.startswith(_OPAQUE) or issubclass(kind, (ModuleType, type))
@@ -145,46 +161,44 @@ class Snapshot:
 
     def visit(self, *values: Any) -> None:
         """Takes in what can be reached from `values` and is not known yet."""
-        stack = list(values)
+        stack, met = list(values), self.met
         while stack:
             value = stack.pop()
-            if is_atom(value) or id(value) in self.met or value is ABSENT:
+            if _is_atomic(type(value)) or id(value) in met or value is ABSENT:
                 continue
-            if len(self.met) >= _LIMIT:
+            if len(met) >= _LIMIT:
                 return
-            self.met[id(value)] = value
+            met[id(value)] = value
             stack.extend(self._look_at(value))
 
-    def _look_at(self, value: Any) -> Iterator[Any]:
-        links = LINKS.get(type(value))
-        if links is not None:
-            yield from (getattr(value, name, None) for name in links)
-            return
-        if type(value) is weakref.ref:
-            yield value()
-            return
+    def _look_at(self, value: Any) -> Iterable[Any]:
+        kind = type(value)
+        if kind in LINKS:
+            return [getattr(value, name, None) for name in LINKS[kind]]
+        if kind is weakref.ref:
+            return (value(),)
         if isinstance(value, ModuleType):
-            if is_users_module(value):
-                self._modules.append(value)
-                yield from self.namespace(value.__dict__, self._names)
-            return
+            if not is_users_module(value):
+                return ()
+            self._modules.append(value)
+            return self.namespace(value.__dict__, self._names)
         if isinstance(value, type):
-            yield from self._class(value)
-            return
-        views = list(views_of(value))
+            return self._class(value)
+        views = views_of(value)
+        found: list[Any] = []
         if views:
             self.views[id(value)] = views
-        for view in views:
-            yield from view.before.values()
-        yield type(value)
+            for view in views:
+                found.extend(view.before.values())
+        found.append(kind)
+        return found
 
-    def _class(self, cls: type) -> Iterator[Any]:
-        yield from cls.__bases__
-        yield type(cls)
+    def _class(self, cls: type) -> Iterable[Any]:
+        found: list[Any] = [*cls.__bases__, type(cls)]
         if is_users_class(cls):
             view = self.classes[id(cls)] = ClassNames(cls)
-            yield from view.mention(self._names)
-            yield from view.mention(_called_unnamed(cls))
+            found += view.mention({*self._names, *_called_unnamed(cls)})
+        return found
 
     def namespace(self, table: dict[str, Any], names: Iterable[str]) -> list[Any]:
         """Takes the names of a module's globals in; returns the values of the new ones."""
@@ -201,7 +215,7 @@ class Snapshot:
         loaded = set(global_names(code))
         found = self.namespace(namespace, names if "globals" in loaded else loaded)
         self.globals[id(namespace)].loaded |= loaded
-        found += [sys.modules[name] for name in names if name in sys.modules]
+        found += [sys.modules[name] for name in sys.modules.keys() & names]
         for view in list(self.classes.values()):
             found += view.mention(new)
         for module in self._modules:

@@ -201,18 +201,16 @@ class Walk(TableWalk):
 
     def _globals(self, place: Place, namespace: Namespace) -> None:
         changed = self._changed(namespace.view)
-        absent: list[str] = []
-        for name, value in sorted(namespace.view.before.items(), key=by_name):
-            if value is ABSENT:
-                absent.append(name)
-            elif name not in changed:
+        before = namespace.view.before
+        for name, value in sorted(before.items(), key=by_name):
+            if name not in changed:
                 steps: tuple[Any, ...] = ((name,),)
                 if (
                     namespace.module is not None
                 ):  # pytest puts names into modules that are no identifiers
                     steps = (f".{name}",) if name.isidentifier() else (".__dict__", (name,))
                 self._single(Place(value, place, steps, name), name, value)
-        absent = [name for name in absent if name not in changed and name in namespace.loaded]
+        absent = sorted(namespace.loaded - before.keys() - changed.keys())
         if absent:
             table = ".__dict__" if namespace.module is not None else ""
             condition = f"{{0}}{table}.keys().isdisjoint({{1}})"
@@ -234,7 +232,7 @@ class Walk(TableWalk):
                 name.startswith("__") and not isinstance(function, FunctionType)
             ):
                 continue
-            if value is not ABSENT and (name in self._names or self._ran(function)):
+            if name in self._names or self._ran(function):
                 self._single(Place(value, place, (".__dict__", (name,)), name), name, value)
         if not changed:
             self.state.checks.append(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import operator
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import numpy
@@ -39,11 +41,20 @@ class View:
     def changes(self) -> dict[Any, Any]:
         """What is different now, by key; ABSENT for what is gone."""
         now, before = self.read(), self.before
+        if _identical(now, before):
+            return {}
         return {
             key: now.get(key, ABSENT)
             for key in (now | before if now.keys() != before.keys() else now)
             if not same(now.get(key, ABSENT), before.get(key, ABSENT))
         }
+
+
+def _identical(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether two tables hold the same objects: nearly all do, and `same` need not be asked of each."""
+    return len(now) == len(before) and all(
+        map(operator.is_, map(now.get, before, repeat(ABSENT)), before.values())
+    )
 
 
 class Attributes(View):
@@ -96,6 +107,8 @@ class Entries(View):
 
     def changes(self) -> dict[Any, Any]:
         found, now = super().changes(), self.read()
+        if not found and all(map(operator.is_, now, self.before)):
+            return found
         if [key for key in now if key in self.before] != [key for key in self.before if key in now]:
             return found | now  # in another order: all of it is written
         return found
@@ -164,9 +177,9 @@ class Defaults(View):
 
 
 class Names(View):
-    """The names of a namespace (a module's globals, a class) that code mentions; the others do not count.
+    """The names of a namespace (a module's globals, a class) that code mentions, where it has them; the others do not count.
 
-    loaded: those that code loads as globals.
+    mentioned: all of them. loaded: those that code loads as globals.
     """
 
     __slots__ = ("loaded", "mentioned")
@@ -178,28 +191,32 @@ class Names(View):
 
     def mention(self, names: Iterable[str]) -> list[Any]:
         """Takes names in; returns the values of the new ones."""
-        new = [name for name in names if name not in self.mentioned]
-        self.mentioned.update(new)
-        values = {name: self._table().get(name, ABSENT) for name in new}
+        table = self._table()
+        new = table.keys() & (set(names) - self.mentioned)
+        self.mentioned.update(names)
+        values = {name: table[name] for name in new}
         self.before.update(values)
         return list(values.values())
 
     def read(self) -> dict[Any, Any]:
         table = self._table()
-        return {name: table.get(name, ABSENT) for name in self.mentioned}
+        return {name: table[name] for name in table.keys() & self.mentioned}
 
     def _table(self) -> Any:
         return self.owner
 
     def put_back(self, changed: Iterable[Any]) -> None:
-        self.write({name: self.before[name] for name in changed})
-
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            if value is not ABSENT:
-                self.owner[name] = value
+        for name in changed:
+            if name in self.before:
+                self._set(name, self.before[name])
             else:
-                self.owner.pop(name, None)
+                self._remove(name)
+
+    def _set(self, name: str, value: Any) -> None:
+        self.owner[name] = value
+
+    def _remove(self, name: str) -> None:
+        self.owner.pop(name, None)
 
 
 class ClassNames(Names):
@@ -210,12 +227,12 @@ class ClassNames(Names):
     def _table(self) -> Any:
         return self.owner.__dict__
 
-    def write(self, values: dict[Any, Any]) -> None:
-        for name, value in values.items():
-            if value is not ABSENT:
-                type.__setattr__(self.owner, name, value)
-            elif name in self.owner.__dict__:
-                type.__delattr__(self.owner, name)
+    def _set(self, name: str, value: Any) -> None:
+        type.__setattr__(self.owner, name, value)
+
+    def _remove(self, name: str) -> None:
+        if name in self.owner.__dict__:
+            type.__delattr__(self.owner, name)
 
 
 class Variable(View):

@@ -28,6 +28,7 @@ from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
+from tracemill.passes.interpretation.tables import by_name
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.views import View
 
@@ -65,7 +66,11 @@ def appended(view: View) -> list[Any] | None:
 
 def sole_names(snapshot: Snapshot, changes: Changes) -> dict[int, str]:
     """The name of each changed list that only one attribute or variable holds, by the list's id."""
-    found: dict[int, list[Any]] = {id(view.owner): [] for view in changes}
+    found: dict[int, list[Any]] = {
+        id(view.owner): [] for view in changes if isinstance(view, views.Items)
+    }
+    if not found:
+        return {}
     for view in snapshot.all_views():
         for key, value in view.before.items():
             if id(value) in found:
@@ -196,7 +201,7 @@ class Writer:
         dotted = isinstance(space, type) or (
             isinstance(space, Namespace) and space.module is not None
         )
-        for key, value in changed.items():
+        for key, value in sorted(changed.items(), key=by_name):
             target = f"{{0}}.{key}" if dotted else f"{{0}}[{key!r}]"
             yield self._assignment(view, owner, target, key, value)
 

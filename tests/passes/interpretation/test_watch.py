@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import cProfile
+import dataclasses
+import dis
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +19,13 @@ import torch
 
 import tracemill as tm
 from tracemill.passes.interpretation.usage import Usage
-from tracemill.passes.interpretation.watch import Watch, asks_by_name, global_names, mentioned
+from tracemill.passes.interpretation.watch import (
+    Watch,
+    asks_by_name,
+    global_names,
+    inner_codes,
+    mentioned,
+)
 
 SCALE = 2
 
@@ -66,6 +76,20 @@ def test_nested_code_and_strings_are_mentioned() -> None:
     assert {"inside", "by_string", "in", "a tuple"} <= set(mentioned(outer.__code__))
     assert "inside" not in set(global_names(outer.__code__))
     assert set(global_names(outer.__code__)) == {"getattr"}
+
+
+@pytest.mark.parametrize("module", [argparse, dataclasses, inspect])
+def test_global_names_are_those_that_dis_finds(module: ModuleType) -> None:
+    opcodes = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+    code = compile(inspect.getsource(module), "<test>", "exec")
+    expected = [
+        instruction.argval
+        for inner in inner_codes(code)
+        for instruction in dis.get_instructions(inner)
+        if instruction.opname in opcodes
+    ]
+    assert len(expected) > 100
+    assert list(global_names(code)) == expected
 
 
 @pytest.mark.parametrize(
