@@ -79,11 +79,21 @@ class Answer:
     mutated: positions of the tensor arguments that it writes to.
     changed: new metadata of arguments whose metadata it changes (`t_`, `squeeze_`).
     random: whether it draws random numbers.
-    body: the ATen operations that it consists of.
+    body: the ATen operations that it consists of. attends: whether one of them is a kernel of attention.
     asked: the keys of the arguments that it is about.
     """
 
-    __slots__ = ("arity", "asked", "body", "changed", "metas", "mutated", "output", "random")
+    __slots__ = (
+        "arity",
+        "asked",
+        "attends",
+        "body",
+        "changed",
+        "metas",
+        "mutated",
+        "output",
+        "random",
+    )
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Answer:
         self.changed = changed or {}
         self.random = random
         self.body = tuple(body)
+        self.attends = any("attention" in operation.fn._schema.name for operation in body)
         self.metas = metas or {}
         self.asked: Any = None
 

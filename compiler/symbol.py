@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -290,26 +289,22 @@ class BoundSymbol:
         return BoundSymbol(**(kept | changes))
 
     def substitute(self, mapping: dict[Proxy, Any]) -> BoundSymbol:
-        """The same operation on other values; this one where none is replaced."""
-        args = substitute(self.args, mapping)
-        kwargs = substitute(self.kwargs, mapping) if self.kwargs else self.kwargs
-        output = substitute(self.output, mapping)
+        """The same operation on other values; this one where none of its own is replaced."""
         subsymbols = self._subsymbols
-        if subsymbols:
-            inner = tuple(bsym.substitute(mapping) for bsym in subsymbols)
-            subsymbols = subsymbols if all(map(operator.is_, inner, subsymbols)) else inner
+        replaced = mapping.keys()
         if (
-            args is self.args
-            and kwargs is self.kwargs
-            and output is self.output
-            and subsymbols is self._subsymbols
+            not subsymbols
+            and replaced.isdisjoint(self.inputs)
+            and replaced.isdisjoint(self.outputs)
         ):
             return self
+        if subsymbols is not None:
+            subsymbols = [inner.substitute(mapping) for inner in subsymbols]
         return BoundSymbol(
             self.sym,
-            args,
-            kwargs,
-            output,
+            substitute(self.args, mapping),
+            substitute(self.kwargs, mapping) if self.kwargs else self.kwargs,
+            substitute(self.output, mapping),
             subsymbols=subsymbols,
             source=self.source,
             module_path=self.module_path,

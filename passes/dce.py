@@ -40,15 +40,16 @@ class DeadCodeElimination(ProgramPass):
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program without dead code; the prologue unpacks only what is used."""
-        made = {role: swept(trace) for role, trace in program.traces().items()}
+        traces = program.traces()
+        prologue = traces.pop("prologue")
+        made = {role: swept(trace) for role, trace in traces.items()}
         computation = made["computation"]
         used = {proxy for bsym in computation.bound_symbols for proxy in bsym.inputs}
         used.update(computation.outputs)
-        kept = [proxy for proxy in computation.args if proxy in used]
-        made["computation"] = computation.replace(args=kept)
-        positions = [computation.args.index(proxy) for proxy in kept]
-        output = tuple(made["prologue"].output[position] for position in positions)
-        made["prologue"] = swept(made["prologue"].replace(output=output))
+        pairs = zip(computation.args, prologue.output, strict=True)
+        kept = [pair for pair in pairs if pair[0] in used]
+        made["computation"] = computation.replace(args=[arg for arg, _ in kept])
+        made["prologue"] = swept(prologue.replace(output=tuple(value for _, value in kept)))
         return program.replace(**made)
 
 

@@ -42,17 +42,17 @@ class ProxyRenaming(ProgramPass):
         traces = program.traces()
         kept = [*program.prologue.args, *program.computation.args]
         kept += program.prologue.values()  # named after the signature and the paths already
-        names = Names(proxy.name for proxy in kept)
-        mapping: dict[Proxy, Proxy] = {proxy: proxy for proxy in kept}
+        names, known = Names(proxy.name for proxy in kept), set(kept)
+        mapping: dict[Proxy, Proxy] = {}
         for trace in traces.values():
             for proxy in trace.values():
-                if proxy not in mapping:
+                if proxy not in known and proxy not in mapping:
                     mapping[proxy] = proxy.renamed(names.fresh(proxy.prefix))
         return program.replace(**{role: renamed(trace, mapping) for role, trace in traces.items()})
 
 
 def renamed(trace: Trace, mapping: dict[Proxy, Proxy]) -> Trace:
-    """The trace on the values that `mapping` gives."""
+    """The trace on the values that `mapping` gives, the others as they are."""
     return trace.replace(
         args=[mapping.get(proxy, proxy) for proxy in trace.args],
         bound_symbols=[bsym.substitute(mapping) for bsym in trace.bound_symbols],

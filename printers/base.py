@@ -38,9 +38,6 @@ class Writer:
 
     def __init__(self, trace: Trace) -> None:
         self.literals = Literals(trace.names)
-        self._used = {proxy for bsym in trace.bound_symbols for proxy in bsym.inputs} | set(
-            trace.outputs
-        )
 
     def value(self, value: Any) -> str:
         """The expression of a value."""

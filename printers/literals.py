@@ -40,10 +40,12 @@ class Literals:
         kind = type(value)
         if isinstance(value, Proxy):
             return value.name
-        if kind is str:
-            return string(value)
         if kind in _BY_REPR:
             return repr(value)
+        if kind is tuple or kind is list or kind is slice:
+            return self._structure(value)
+        if kind is str:
+            return string(value)
         if kind is float:
             return repr(value) if math.isfinite(value) else f'float("{value}")'
         if value is Ellipsis:

@@ -49,8 +49,8 @@ def _after_unpacking(lines: list[BoundSymbol]) -> list[BoundSymbol]:
     kept: list[BoundSymbol] = []
     waiting: list[Proxy] = []
     for index, bsym in enumerate(lines):
-        unpacking = any(line.sym is prims.UNPACK_SEQUENCE for line in lines[index - 1 : index + 2])
-        if bsym.sym is prims.DELETE and index and unpacking:
+        beside = lines[index - 1 : index + 2] if bsym.sym is prims.DELETE and index else ()
+        if any(line.sym is prims.UNPACK_SEQUENCE for line in beside):
             waiting.extend(bsym.inputs)
             continue
         if waiting and bsym.sym is not prims.UNPACK_SEQUENCE:

@@ -321,8 +321,7 @@ class Interpreter(TorchFunctionMode):
             written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
             if written is not None:
                 return written[0]
-        names = [symbol(fn).name, *(operation.fn._schema.name for operation in answer.body)]
-        attention = any("attention" in name for name in names)
+        attention = answer.attends or "attention" in symbol(fn).name
         self.uses_attention = self.uses_attention or attention
         now = Ambient.now()
         if now.settings != self.around.settings and autocast.is_alike_under(
