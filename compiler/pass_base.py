@@ -34,6 +34,7 @@ class PassContext:
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
     sizes: how PyTorch is asked about the program's tensors, whose sizes may differ from call to call.
+    unseen: the tensors that the program took by `.data`, writes to which no version counter tells.
     fake_mode: the mode of the tensors without data that the program is compiled with; None where they have data.
     derivation: how the program was differentiated, for backwards with fewer cotangents; None where it was not.
     report: facts that the running pass adds to its entry in `last_report`, such as {"recomputed": 3}.
@@ -46,6 +47,7 @@ class PassContext:
     sharp_edges: str = "warn"
     rebuild: Callable[[Sequence[Any]], Any] | None = None
     sizes: Sizes = field(default_factory=Sizes)
+    unseen: set[Any] = field(default_factory=set)
     fake_mode: Any = None
     derivation: Any = None
     report: dict[str, Any] = field(default_factory=dict)

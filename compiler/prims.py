@@ -87,6 +87,13 @@ class PathCheck(Check):
         return [f"if {text}: raise AssertionError({writer.value(subject)})"]
 
 
+class Failure(Check):
+    """`raise RuntimeError("...")`: what eager's backward raises there."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        return [f"raise RuntimeError({writer.value(bsym.args[0])})"]
+
+
 class Delete(Symbol):
     """`del t0, t1`: frees values after their last use."""
 
@@ -112,6 +119,7 @@ UNPACK_SEQUENCE = UnpackSequence("unpack_sequence")
 UNPACK_SHAPE = UnpackShape("unpack_shape")
 UNPACK = Unpack("unpack")
 PATH = PathCheck("path")
+FAILURE = Failure("failure")
 DELETE = Delete("del")
 COMMENT = Comment("comment")
 SAME = Same("same", impl=lambda value: value)

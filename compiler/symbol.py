@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracemill.compiler import context, services, torch_names
 from tracemill.compiler.proxy import Proxy
@@ -151,6 +151,19 @@ def symbol(fn: Callable[..., Any]) -> Symbol:
     return made
 
 
+class Overwritten(NamedTuple):
+    """A value of a line that the program writes to after it, so that its backward does not find what it was.
+
+    now: what it holds in the end, where that is a value of the program. where: the user's line that writes.
+    seen: whether PyTorch's version counters tell, so that the backward raises; else it reads what is there.
+    """
+
+    value: Any
+    now: Any
+    where: Source | None
+    seen: bool
+
+
 class BoundSymbol:
     """A symbol bound to arguments and outputs; immutable, `from_bsym` makes a changed one.
 
@@ -159,6 +172,7 @@ class BoundSymbol:
     grad_enabled: whether autograd was recording when the program got here.
     region: the number of the checkpoint region that it is in, whose values are computed again; 0 for none.
     differentiates: for a line of a backward, the forward line whose derivative it is part of; None elsewhere.
+    overwritten: which of its values the program writes to after it.
     """
 
     __slots__ = (
@@ -172,6 +186,7 @@ class BoundSymbol:
         "kwargs",
         "module_path",
         "output",
+        "overwritten",
         "region",
         "source",
         "sym",
@@ -191,6 +206,7 @@ class BoundSymbol:
         answer: Answer | None = None,
         region: int = 0,
         differentiates: BoundSymbol | None = None,
+        overwritten: tuple[Overwritten, ...] = (),
     ) -> None:
         self.sym = sym
         self.args = tuple(args)
@@ -201,6 +217,7 @@ class BoundSymbol:
         self.grad_enabled = grad_enabled
         self.region = region
         self.differentiates = differentiates
+        self.overwritten = overwritten
         self._answer = answer
         self._inputs: tuple[Proxy, ...] | None = None
         self._outputs: tuple[Proxy, ...] | None = None
@@ -312,6 +329,12 @@ class BoundSymbol:
             answer=self._answer,
             region=self.region,
             differentiates=self.differentiates,
+            overwritten=tuple(
+                each._replace(
+                    value=mapping.get(each.value, each.value), now=mapping.get(each.now, each.now)
+                )
+                for each in self.overwritten
+            ),
         )
 
     def __repr__(self) -> str:

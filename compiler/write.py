@@ -46,4 +46,17 @@ class UnseenCopy(Symbol):
         return ["with torch.no_grad():", f"  torch.Tensor.copy_({tensor}, {value})"]
 
 
+class DataCopy(Symbol):
+    """`torch.Tensor.copy_(w.data, t0)`: what a tensor holds from here on, told by no version counter."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        tensor, value = map(writer.value, bsym.args)
+        return [f"torch.Tensor.copy_({tensor}.data, {value})"]
+
+
+def _copy_unversioned(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return tensor.data.copy_(value)
+
+
+DATA_COPY = DataCopy("data_copy", impl=_copy_unversioned)
 UNSEEN_COPY = UnseenCopy("unseen_copy", impl=torch.Tensor.copy_)

@@ -18,6 +18,7 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Trace
+from tracemill.passes.autograd_split import overwritten
 from tracemill.passes.autograd_split.halves import distinct_tensors
 from tracemill.passes.autograd_split.hooked import HookedLink
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link, unnamed
@@ -48,6 +49,7 @@ class Derivation:
         self._sizes = sizes
         self._derivatives = derivatives_for(sizes)
         given = set(trace.args)
+        self._known = set(trace.values())
         self._free = {proxy for proxy in given if getattr(proxy, "requires_grad", False)}
         self.outputs = tuple(
             out for out in distinct_tensors(trace.output) if out.requires_grad and out not in given
@@ -96,11 +98,15 @@ class Derivation:
             link = self._links[id(bsym)] = self._link(bsym)
         if not set(cotangents) <= set(link.outputs):
             link = self._leave_to_autograd(bsym, cotangents)
+        mark = len(lines)
         try:
-            return link.backward(cotangents, lines.append)
+            gradients = link.backward(cotangents, lines.append)
         except NotCapturedError:
             link = self._for_sizes_of_now(bsym) or self._leave_to_autograd(bsym, cotangents)
-            return link.backward(cotangents, lines.append)
+            gradients = link.backward(cotangents, lines.append)
+        if bsym.overwritten and not isinstance(link, OpaqueLink):
+            lines[mark:] = overwritten.read(bsym, lines[mark:], self._known)
+        return gradients
 
     def _for_sizes_of_now(self, bsym: BoundSymbol) -> Link | None:
         """The link of a line that PyTorch differentiates for the sizes of now, and not for every size."""
@@ -168,7 +174,8 @@ class Derivation:
                 continue
             subsets = list(_subsets(outs, reach))
             if len({reach[out] for out in outs}) > 1 or isinstance(link, OpaqueLink):
-                found.update(dict.fromkeys(link.also_needed(subsets)))
+                now = {each.value: each.now for each in bsym.overwritten if each.now is not None}
+                found.update((now.get(proxy, proxy), None) for proxy in link.also_needed(subsets))
             together = 0
             for out in outs:
                 together |= reach[out]

@@ -80,6 +80,7 @@ class Acquire(ProgramPass):
             refuse_exact_types(seen.watch.codes)
             context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
+        context.unseen = interpreter.unseen
         context.fake_mode = _fake_mode_of(interpreter)
 
         fetched, epilogue = state_lines(

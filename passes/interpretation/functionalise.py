@@ -46,6 +46,7 @@ from tracemill.compiler.values import leaves
 from tracemill.passes.dce import swept
 from tracemill.passes.interpretation import overlap, write_back
 from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError
+from tracemill.passes.interpretation.overwrites import Overwrites
 from tracemill.passes.interpretation.write_back import RealViews
 
 
@@ -66,7 +67,7 @@ class Functionalise(ProgramPass):
         lines = program.computation.bound_symbols
         grad = any(bsym.grad_enabled for bsym in lines)
         memory = Memory(lambda: names.fresh("v"), context.sizes, grad=grad)
-        replay = Replay(program.computation, written, memory)
+        replay = Replay(program.computation, written, Overwrites(memory, context.unseen))
         replay.run()
         made = write_back.finished(program, memory, replay.views)
         if context.cache != "same input":
@@ -95,11 +96,12 @@ class Replay:
     views: the views of inputs that the program takes, as views of the real inputs.
     """
 
-    def __init__(self, trace: Trace, written: set[Storage], memory: Memory) -> None:
+    def __init__(self, trace: Trace, written: set[Storage], overwrites: Overwrites) -> None:
         self._trace = trace
         self._written = written
-        self._memory = memory
+        self._memory = memory = overwrites.memory
         self.views = RealViews(trace, memory)
+        self._overwrites = overwrites
 
     def run(self) -> None:
         """Makes the functional program's lines."""
@@ -109,6 +111,7 @@ class Replay:
             self._line(bsym)
             self._take_in(bsym.outputs, inputs=False)
         self._memory.now = self._memory.sizes.line = None
+        self._overwrites.mark(self._memory.lines)
 
     # Memory
 
@@ -160,6 +163,7 @@ class Replay:
             else:
                 memory.renamed[bsym.output] = memory.renamed.get(proxy, proxy)
             return
+        self._overwrites.before(list(dict.fromkeys(map(memory.base, touched))))
         for proxy in touched:
             memory.arrange(proxy)
         mapping = self._mapping(bsym)
@@ -225,6 +229,7 @@ class Replay:
         except NotFunctionalError:
             made = [self._part(out, tensors) for out in bsym.flat_outs]
         line = self._view_line(bsym, mapping, tensors)
+        self._overwrites.follow(bsym, line)
         self.views.taken(bsym, line)
         memory.lines.append(line)
         for spec, out, now, tensor in zip(specs, bsym.flat_outs, line.flat_outs, made, strict=True):
@@ -289,6 +294,7 @@ class Replay:
                 f"{bsym.sym.name} writes at once to what autograd sees and what it does not{memory.at()}"
             )
         for base in bases:
+            self._overwrites.written(base, mark, bsym, written)
             if base in hidden:
                 memory.hide(base, before[base])
             elif grad and memory.plain_value(base).requires_grad:

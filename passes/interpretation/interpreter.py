@@ -75,6 +75,7 @@ class Interpreter(TorchFunctionMode):
     lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
     generators: the stand-ins of generators that are inputs, with the real ones.
     around: PyTorch's settings around the program.
+    unseen: the tensors that the program took by `.data`.
     casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
     """
@@ -83,6 +84,7 @@ class Interpreter(TorchFunctionMode):
         super().__init__()
         self.around = Ambient.now()
         self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
+        self.unseen: set[TensorProxy] = set()
         self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
         self.region = 0
@@ -249,7 +251,7 @@ class Interpreter(TorchFunctionMode):
         if func in DEVICE_TAKERS and kwargs.get("device") is None:
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
-        return self.record(queries.SPELLED.get(func, func), args, kwargs)
+        return self.record(func, args, kwargs)
 
     def _higher_order(self, operator: Any, args: Sequence[Any]) -> Any:
         """Control flow runs as Python would run it, on the values that it asks for."""

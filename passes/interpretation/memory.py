@@ -41,7 +41,8 @@ class Base:
     """One piece of memory: `proxy` is its first value (on fakes `first`), `tensor` holds its value now.
 
     inputs: the program's inputs that lie in it. start: where it begins in its storage, in elements.
-    followed: whether autograd saw a write to it, through which gradients flow.
+    followed: whether autograd saw a write to it, through which gradients flow. versioned: whether version counters tell of
+    a write to it, as they do unless it is written to by `.data` alone.
     """
 
     proxy: TensorProxy
@@ -50,6 +51,7 @@ class Base:
     inputs: tuple[TensorProxy, ...]
     start: int
     followed: bool = False
+    versioned: bool = False
 
 
 class _Log(internals.TorchDispatchMode):

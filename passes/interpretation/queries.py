@@ -19,6 +19,8 @@ class Recording(Protocol):
         """The stand-in of a tensor."""
         ...
 
+    unseen: set[Any]
+
     def record(self, fn: Any, args: Any, kwargs: Any) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
         ...
@@ -141,9 +143,6 @@ PROXY_ANSWERS: dict[Any, Any] = {
 }
 """Asked of a tensor, answered from its proxy: the stand-in's own is that of a wrapper."""
 
-SPELLED: dict[Any, Any] = {T.data.__get__: T.detach}
-"""Calls that are recorded as another one that does the same."""
-
 
 def _no_grad_fn(proxy: Any) -> None:
     if proxy.requires_grad and not proxy.meta.is_leaf:
@@ -162,6 +161,13 @@ def _switch_grad(recording: Recording, tensor: Any, requires_grad: Any = True) -
     return tensor
 
 
+def _data(recording: Recording, tensor: Any) -> Any:
+    """`tensor.data`: like `detach`, with a version counter of its own."""
+    made = recording.record(T.detach, (tensor,), {})
+    recording.unseen.add(made.proxy)
+    return made
+
+
 def _copied(recording: Recording, tensor: Any, memo: dict[int, Any]) -> Any:
     """`copy.deepcopy` of a tensor."""
     if recording.lift(tensor).proxy.requires_grad:
@@ -176,5 +182,6 @@ HANDLED: dict[Any, Any] = {
     T.requires_grad_: _switch_grad,
     T.requires_grad.__set__: _switch_grad,
     T.__deepcopy__: _copied,
+    T.data.__get__: _data,
 }
 """Calls that are not recorded as they are; each with what is done."""

@@ -13,7 +13,7 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves, map_leaves
-from tracemill.compiler.write import UNSEEN_COPY
+from tracemill.compiler.write import DATA_COPY, UNSEEN_COPY
 from tracemill.passes.interpretation.memory import Memory
 
 
@@ -134,6 +134,7 @@ def _write_back(program: Program, memory: Memory) -> tuple[list[BoundSymbol], li
                 answer, _ = ORACLE.ask(torch.Tensor.copy_, (proxy, value), {})
             unseen = proxy.requires_grad and torch.is_grad_enabled() and not followed
             copy = UNSEEN_COPY if unseen else symbol(torch.Tensor.copy_)
+            copy = copy if base.versioned else DATA_COPY
             lines.append(BoundSymbol(copy, (proxy, value), answer=answer, grad_enabled=followed))
             arguments += [proxy, value]
     return lines, arguments

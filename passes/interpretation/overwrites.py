@@ -1,0 +1,108 @@
+"""Overwrites: what a line read or made, and so may have kept for its backward, is written to afterwards.
+
+    y = x.exp()
+    y.data.mul_(2)    # the backward of exp reads what y holds then
+    with torch.no_grad():
+      y.mul_(2)       # the backward of exp raises: y is another version
+
+Functional programs know neither; lines are told here, and the chain rule asks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracemill.compiler.meta import Storage
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.symbol import BoundSymbol, Overwritten
+from tracemill.passes.interpretation.memory import Base, Memory
+
+
+@dataclass(frozen=True)
+class _Overwrite:
+    """A write to a base: before which line, which values were then the past, and whether a version counter tells."""
+
+    base: Base
+    position: int
+    past: tuple[TensorProxy, ...]
+    seen: bool
+    line: BoundSymbol
+
+
+@dataclass
+class Overwrites:
+    """The writes of a program, in order.
+
+    unseen: the tensors that the program took by `.data`, which have a version counter of their own.
+    """
+
+    memory: Memory
+    unseen: set[TensorProxy]
+    _writes: list[_Overwrite] = field(default_factory=list)
+    _values: dict[Base, list[TensorProxy]] = field(default_factory=dict)
+
+    def follow(self, bsym: BoundSymbol, line: BoundSymbol) -> None:
+        """Takes note of a call that gives views, now by `line`: those of what was taken by `.data` are unseen too."""
+        given = {proxy.storage for proxy in _tensors(bsym.inputs) if proxy in self.unseen}
+        for out, now in zip(bsym.flat_outs, line.flat_outs, strict=True):
+            if isinstance(out, TensorProxy) and (out in self.unseen or out.storage in given):
+                self.unseen.update((out, now))
+
+    def before(self, bases: list[Base]) -> None:
+        """Takes note of what these hold as a line comes to them."""
+        for base in bases:
+            value, known = self.memory.plain_value(base), self._values.setdefault(base, [])
+            if value not in known:
+                known.append(value)
+
+    def written(
+        self, base: Base, position: int, line: BoundSymbol, written: list[TensorProxy]
+    ) -> None:
+        """Takes note that `line`, whose own lines begin at `position`, wrote to a base."""
+        value = self.memory.plain_value(base)
+        past = [other for other in self._values.pop(base, []) if other is not value]
+        seen = any(proxy not in self.unseen for proxy in written if self.memory.base(proxy) is base)
+        base.versioned = base.versioned or seen
+        self._writes.append(_Overwrite(base, position, tuple(past), seen, line))
+
+    def mark(self, lines: list[BoundSymbol]) -> None:
+        """Tells each line that autograd differentiates which of its values were written to after it."""
+        by_storage: dict[Storage, list[_Overwrite]] = {}
+        for write in self._writes:
+            for storage in {value.storage for value in write.past}:
+                by_storage.setdefault(storage, []).append(write)
+        for index, line in enumerate(lines if by_storage else ()):
+            if line.grad_enabled and any(out.requires_grad for out in _tensors(line.outputs)):
+                found = [
+                    self._overwritten(proxy, later)
+                    for proxy in dict.fromkeys(_tensors((*line.inputs, *line.outputs)))
+                    if (
+                        later := [
+                            w for w in by_storage.get(proxy.storage, ()) if w.position > index
+                        ]
+                    )
+                ]
+                if found:
+                    lines[index] = line.from_bsym(overwritten=tuple(found))
+
+    def _overwritten(self, proxy: TensorProxy, later: list[_Overwrite]) -> Overwritten:
+        telling = next((write for write in later if write.seen), later[0])
+        if telling.seen and proxy not in self.unseen:
+            return Overwritten(proxy, None, telling.line.source, True)
+        whole = any(_are_alike(proxy, value) for value in telling.past)
+        now = self.memory.plain_value(telling.base) if whole else None
+        return Overwritten(proxy, now, telling.line.source, False)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[TensorProxy]:
+    return (value for value in values if isinstance(value, TensorProxy))
+
+
+def _are_alike(proxy: TensorProxy, other: TensorProxy) -> bool:
+    """Whether two tensors are the same part of a memory."""
+    return proxy.storage is other.storage and (
+        (proxy.meta.shape, proxy.meta.stride, proxy.storage_offset)
+        == (other.meta.shape, other.meta.stride, other.storage_offset)
+    )
