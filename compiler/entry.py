@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracemill.compiler.calling import CallForm
@@ -11,11 +11,16 @@ from tracemill.compiler.codegen import code_of
 from tracemill.compiler.guards import Mismatch
 from tracemill.compiler.joined import Unjoinable, joined
 from tracemill.compiler.pipeline import History
-from tracemill.compiler.trace import Program
+from tracemill.compiler.tables import Tables
+from tracemill.compiler.trace import Program, Trace
+from tracemill.compiler.unwritten import Facets, while_unwritten
 from tracemill.printers.base import Printer
 
 JOINED = 256
 """Lines up to which an entry's texts are joined: in longer ones the fraction of a microsecond that it saves drowns."""
+
+LASTING = 64
+"""Calls in which one that takes tables for unwritten saves what it costs to make; those that last less are left out."""
 
 
 @dataclass(eq=False)
@@ -26,6 +31,8 @@ class Entry:
     plain: whether `run` is the texts as they are, and then `rebuild` on what they return.
     call: the function of a whole call, once it is joined; raises Mismatch where the entry does not fit.
     failed: the check that it failed on last. turn: the number of the call at which it was made or found again.
+    tables: the check of the tables that `call` takes for unwritten; None where it reads them. joined_at: the turn of
+    `call`. written: what was written to soon after that.
     """
 
     program: Program
@@ -37,31 +44,52 @@ class Entry:
     failed: str = ""
     turn: int = 0
     call: Callable[..., Any] | None = None
+    tables: Tables | None = None
+    joined_at: int = 0
+    written: Facets = field(default_factory=dict)
 
-    def join(self, form: CallForm, printer_for: Callable[[Any], Printer]) -> None:
-        """Makes `call`; at the first hit, so that a first call does not pay for it."""
-        if self.call is None:
-            try:
-                names = [parameter.name for parameter in form.parameters]
-                self.call = self._joined(names, printer_for)
-            except Unjoinable:
-                self.call = _in_turn(self.prologue, self.run)
+    def join(self, form: CallForm, printer_for: Callable[[Any], Printer], turn: int) -> None:
+        """Makes `call`; at the first hit, so that a first call does not pay for it, and after a write to `tables`.
+
+        To be called after the prologue has passed, with `turn` of the call before.
+        """
+        if self.call is not None and (self.tables is None or self.tables.check()):
+            return
+        prologue = self._while_unwritten(turn) or self.program.prologue
+        try:
+            names = [parameter.name for parameter in form.parameters]
+            self.call = self._joined(prologue, names, printer_for)
+        except Unjoinable:
+            self.tables = None
+            self.call = _in_turn(self.prologue, self.run)
+
+    def _while_unwritten(self, turn: int) -> Trace | None:
+        """The prologue for as long as nobody writes to `tables`, those left out that were written to too soon."""
+        if self.tables is not None and turn - self.joined_at < LASTING:
+            self.written |= {(id(each[0]), each[1]): each for each in self.tables.written()}
+        self.joined_at, self.tables = turn, None
+        found = while_unwritten(self.program.prologue, self.written)
+        if found is None or not found[1].check():
+            return None
+        prologue, self.tables = found
+        return prologue
 
     def _joined(
-        self, parameters: Sequence[str], printer_for: Callable[[Any], Printer]
+        self, prologue: Trace, parameters: Sequence[str], printer_for: Callable[[Any], Printer]
     ) -> Callable[..., Any]:
-        first, *others = (
-            trace for role, trace in self.program.traces().items() if role != "backward"
-        )
-        inlined = others if self.plain else []
-        if sum(len(trace.bound_symbols) for trace in (first, *inlined)) > JOINED:
-            raise Unjoinable("it is long")
-        prologue, *codes = [
-            code_of(trace, printer_for(trace.printer)) for trace in (first, *inlined)
-        ]
+        traces = [prologue]
         if self.plain:
-            return joined(prologue, codes, self.rebuild, parameters)
-        return joined(prologue, self.run, None, parameters)
+            roles = self.program.traces()
+            traces += [roles[role] for role in ("computation", "epilogue") if role in roles]
+        if sum(len(trace.bound_symbols) for trace in traces) <= JOINED:
+            first, *codes = [code_of(trace, printer_for(trace.printer)) for trace in traces]
+            if self.plain:
+                return joined(first, codes, self.rebuild, parameters)
+        elif self.tables is None:
+            raise Unjoinable("it is long")
+        else:
+            first = code_of(prologue, printer_for(prologue.printer))
+        return joined(first, self.run, None, parameters)
 
 
 def _in_turn(prologue: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:

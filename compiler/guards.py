@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from tracemill.compiler.meta import TensorMeta
-from tracemill.compiler.prims import Check
+from tracemill.compiler.prims import Check, PlaceCheck
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import TensorGuards
 
@@ -26,6 +26,11 @@ def mismatch(subject: str) -> NoReturn:
 
 
 CHECK = Check("check", impl=mismatch)
+CHECK_PLACE = PlaceCheck("check_place", impl=mismatch)
+
+
+ARGUMENT = "{} is {}"
+"""The condition that an argument is the same object."""
 
 
 def check(subject: str, condition: str, *values: Any) -> BoundSymbol:

@@ -50,10 +50,13 @@ class Unpack(Symbol):
         if not isinstance(base, Proxy) and not steps:
             writer.bind(base, bsym.output.name)
             return []
-        path = "".join(
-            step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps
-        )
-        return [f"{writer.target(bsym.output)} = {writer.value(base)}{path}"]
+        return [f"{writer.target(bsym.output)} = {_place(base, steps, writer)}"]
+
+
+def _place(base: Any, steps: Sequence[Any], writer: LineWriter) -> str:
+    """The expression of what a path leads to: a step is ".name" or an index in a one-element tuple."""
+    path = (step if isinstance(step, str) else f"[{writer.value(step[0])}]" for step in steps)
+    return writer.value(base) + "".join(path)
 
 
 class Check(Symbol):
@@ -64,13 +67,28 @@ class Check(Symbol):
 
     def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
         subject, condition, *values = bsym.args
-        text = condition.format(*map(writer.value, values))
+        return self._line(condition.format(*map(writer.value, values)), subject, writer)
+
+    def _line(self, text: str, subject: str, writer: LineWriter) -> list[str]:
         if (
             len(text) > LONG and text.endswith(")") and text.count("(") == 1
         ):  # one argument per line
             function, _, arguments = text[:-1].partition("(")
             text = f"{function}(\n    " + arguments.replace(", ", ",\n    ") + ",\n  )"
         return [f"{text} or {writer.value(self.impl)}({writer.value(subject)})"]
+
+
+class PlaceCheck(Check):
+    """`fc.training is False or mismatch("training of fc")`: a check of Python state.
+
+    Arguments: what is checked, for people; a condition with `{0}` for the place and `{1}`.. for the values; the place,
+    as a base and the steps from it (as for `Unpack`); the values.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        subject, condition, base, steps, *values = bsym.args
+        place = _place(base, steps, writer)
+        return self._line(condition.format(place, *map(writer.value, values)), subject, writer)
 
 
 class PathCheck(Check):

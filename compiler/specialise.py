@@ -212,7 +212,7 @@ class Specialisations:
                 inputs = entry.prologue(*args, **kwargs)
             else:
                 self.hits += 1
-                entry.join(self.form, printer_for)
+                entry.join(self.form, printer_for, self.hits + self.misses)
                 self.latest = entry
             entry.turn = self.hits + self.misses
             self.history = entry.history

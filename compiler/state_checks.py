@@ -113,6 +113,20 @@ def _is_plain_class(cls: type) -> bool:
     )
 
 
+AS_TRACED = "{1}({0}) == {2}.version or {2}.check({0})"
+"""The condition that the table at a place is as a TableCheck, the second value, has it; the first is `dict_version`."""
+
+IDENTICAL = "{0} is {1}"
+SAME = "{0} is {1} or {2}({0}, {1})"
+CONSTANT = "{0}.__class__ is {1} and {0} == {2}"
+FLOAT = "{0}.__class__ is {1} and {0}.hex() == {2}"
+AS_LISTED = "{1}.check({0})"
+LENGTH = "len({0}) == {1}"
+WITHOUT = "{0}.keys().isdisjoint({1})"
+"""The conditions of what a table holds: of an object, of constants, of a container's items by an ItemsCheck, of the
+table's length and of names that it lacks."""
+
+
 class TableCheck:
     """Checks a dictionary: the attributes of an object, the entries of a dict.
 
@@ -166,25 +180,22 @@ class TableCheck:
 class ItemsCheck:
     """Checks the type, the length and the items of a list, deque or set."""
 
-    __slots__ = ("expected", "kind")
+    __slots__ = ("_members", "_types", "expected", "kind")
 
     def __init__(self, kind: type, expected: Sequence[Any]) -> None:
         self.kind = kind
         self.expected = tuple(expected)
+        self._members = frozenset(expected) if issubclass(kind, (set, frozenset)) else None
+        self._types = set(map(type, expected))
 
     def check(self, items: Any) -> bool:
         """Whether the items are as expected."""
         expected = self.expected
-        return (
-            type(items) is self.kind
-            and len(items) == len(expected)
-            and (all(map(operator.is_, items, expected)) or self._fits(items))
-        )
-
-    def _fits(self, items: Any) -> bool:
-        if issubclass(self.kind, (set, frozenset)):
-            return same(set(items), set(self.expected))
-        return all(map(same, items, self.expected))
+        if type(items) is not self.kind or len(items) != len(expected):
+            return False
+        if self._members is not None:
+            return items == self._members and set(map(type, items)) == self._types
+        return all(map(operator.is_, items, expected)) or all(map(same, items, expected))
 
     def __tracemill_note__(self) -> str:
         return f"expects a {self.kind.__name__} of {len(self.expected)} items"
@@ -193,11 +204,11 @@ class ItemsCheck:
 class ModulesCheck:
     """Checks of many modules at once: their classes, that they have no hooks, how many parameters and buffers each has.
 
-    tables: the modules' tables of parameters and buffers. hooks: the tables that must stay empty.
+    tables: the modules' tables of parameters and buffers. hooks: those of hooks, which must stay empty.
     missing: (table, name) of parameters and buffers that are None.
     """
 
-    __slots__ = ("_empty", "_kinds", "_lengths", "_missing", "_modules", "_names", "_tables")
+    __slots__ = ("_kinds", "_lengths", "_missing", "_names", "empty", "modules", "tables")
 
     def __init__(
         self,
@@ -206,26 +217,26 @@ class ModulesCheck:
         hooks: Sequence[Mapping[Any, Any]],
         missing: Sequence[tuple[dict[str, Any], str]],
     ) -> None:
-        self._modules = tuple(modules)
+        self.modules = tuple(modules)
         self._kinds = [type(module) for module in modules]
-        self._tables = tuple(table for table in tables if table)
-        self._lengths = [len(table) for table in self._tables]
-        self._empty = (*hooks, *(table for table in tables if not table))
+        self.tables = tuple(table for table in tables if table)
+        self._lengths = [len(table) for table in self.tables]
+        self.empty = (*hooks, *(table for table in tables if not table))
         self._missing = tuple(table for table, _ in missing)
         self._names = tuple(name for _, name in missing)
 
     def check(self) -> bool:
         """Whether all are as they were."""
         return (
-            not any(self._empty)
-            and list(map(type, self._modules)) == self._kinds
-            and list(map(len, self._tables)) == self._lengths
+            not any(self.empty)
+            and list(map(type, self.modules)) == self._kinds
+            and list(map(len, self.tables)) == self._lengths
             and all(map(operator.is_, map(dict.get, self._missing, self._names), repeat(None)))
         )
 
     def __tracemill_note__(self) -> str:
         return (
-            f"expects of {len(self._modules)} modules: the same classes, no hooks, as many parameters and buffers, "
+            f"expects of {len(self.modules)} modules: the same classes, no hooks, as many parameters and buffers, "
             f"{len(self._names)} of them None"
         )
 

@@ -40,6 +40,10 @@ from torch._C._dynamo.guards import TensorGuards
 # The version of a dictionary: a number that changes with every write to it.
 from torch._C._dynamo.guards import dict_version
 
+# Compares the classes and the dictionaries' versions of many objects in one C++ call.
+from torch._C._dynamo.guards import RootGuardManager
+from torch._dynamo.guards import GuardManagerType
+
 # Numbers of active function modes: a program traced under one runs under one.
 from torch._C import _len_torch_function_stack as function_mode_depth
 
@@ -255,6 +259,12 @@ def inductor() -> Any:
     )
 
 
+GUARD_REASONS: tuple[Any, ...] = (
+    ([], None) if "arg2" in str(RootGuardManager.add_dict_version_guard.__doc__) else ([],)
+)
+"""What Dynamo's guards take for people who read a failure: its words and, from some version on, the user's line."""
+
+
 def fake_tensors() -> FakeTensorMode:
     """A mode of fake tensors without a memory of its own, which costs more than it saves where each call is asked once."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -274,6 +284,7 @@ def quiet_fakes() -> Generator[None]:
 
 __all__ = [
     "FLOAT32_PRECISIONS",
+    "GUARD_REASONS",
     "DataDependentOutputException",
     "DeviceContext",
     "DimDynamic",
@@ -282,11 +293,13 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionBase",
+    "GuardManagerType",
     "HigherOrderOperator",
     "LocalSource",
     "OpOverload",
     "OpOverloadPacket",
     "PythonPrinter",
+    "RootGuardManager",
     "SLoc",
     "ShapeEnv",
     "SingleLevelFunction",

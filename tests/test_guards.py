@@ -664,3 +664,23 @@ def test_an_argument_that_is_another_at_each_call_is_named_in_a_warning() -> Non
 def test_a_limit_is_at_least_one_entry() -> None:
     with pytest.raises(tm.OptionError, match="entries must be at least 1, not 0"):
         tm.jit(Counting(), entries=0)
+
+
+def test_globals_of_code_that_has_no_file() -> None:
+    names: dict[str, Any] = {"scale": 2.0}
+    exec("def run(x):\n  return x * scale", names)
+    jitted = tm.jit(names["run"])
+    x = torch.ones(3)
+    assert torch.equal(jitted(x), x * 2)
+    names["scale"] = 3.0
+    assert torch.equal(jitted(x), x * 3)
+
+
+def test_globals_of_a_module_that_has_no_file() -> None:
+    module: Any = types.ModuleType("made_by_hand")
+    module.scale = 2.0
+    jitted = tm.jit(lambda x: x * module.scale)
+    x = torch.ones(3)
+    assert torch.equal(jitted(x), x * 2)
+    module.scale = 3.0
+    assert torch.equal(jitted(x), x * 3)

@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.state_checks import FunctionsCheck, ModulesCheck, TensorLike, same
+from tracemill.compiler.state_checks import (
+    CONSTANT,
+    FLOAT,
+    IDENTICAL,
+    SAME,
+    FunctionsCheck,
+    ModulesCheck,
+    TensorLike,
+    same,
+)
 from tracemill.compiler.torch_internals import dict_version
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.snapshot import LINKS
@@ -46,12 +55,16 @@ VERSION = Named(dict_version)
 
 @dataclass(frozen=True)
 class StateCheck:
-    """A check of something at a place: `condition` holds `{0}` for the place's owner and `{1}`.. for `values`."""
+    """A check of something at a place: `condition` holds `{0}` for it and `{1}`.. for `values`.
+
+    steps: from `owner` to what is checked.
+    """
 
     subject: str
     owner: Place | None
     condition: str
     values: tuple[Any, ...] = ()
+    steps: tuple[Any, ...] = ()
 
 
 class Namespace:
@@ -124,17 +137,17 @@ class Functions:
         return StateCheck(subject, None, " and ".join(parts), (Named(function), *wanted.values()))
 
 
-def value_condition(path: str, value: Any) -> tuple[str, tuple[Any, ...]]:
-    """The condition that what stands at `path` is `value`; empty where the value's own parts are checked instead."""
+def value_condition(value: Any) -> tuple[str, tuple[Any, ...]]:
+    """The condition that what is found is `value`; empty where the value's own parts are checked instead."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
-        return f"{{1}}({path}, {{2}})", (same, TensorLike(value))
+        return "{1}({0}, {2})", (same, TensorLike(value))
     if kind is float and (value == 0.0 or math.isnan(value)):
-        return f"{path}.__class__ is {{1}} and {path}.hex() == {{2}}", (float, value.hex())
+        return FLOAT, (float, value.hex())
     if kind in _TYPED:
-        return f"{path}.__class__ is {{1}} and {path} == {{2}}", (kind, value)
+        return CONSTANT, (kind, value)
     if kind in (list, dict, set, deque) or kind is ContextVar:
         return "", ()
     if kind in (tuple, frozenset) or kind in LINKS:
-        return f"{path} is {{1}} or {{2}}({path}, {{1}})", (Named(value), same)
-    return f"{path} is {{1}}", (Named(value),)
+        return SAME, (Named(value), same)
+    return IDENTICAL, (Named(value),)

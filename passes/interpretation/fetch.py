@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import prims
-from tracemill.compiler.guards import check
+from tracemill.compiler.guards import CHECK_PLACE, check
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -99,15 +99,16 @@ class Fetcher:
 
     def _check(self, wanted: StateCheck) -> list[BoundSymbol]:
         lines: list[BoundSymbol] = []
-        condition = wanted.condition
-        base: Any = None
+        base, steps = None, ()
         if wanted.owner is not None:
             base, steps = self._base(wanted.owner, lines)
             if any(not isinstance(step, str) and type(step[0]) not in _WRITTEN for step in steps):
                 base, steps = self._name_it(wanted.owner, base, steps, lines), ()
-            condition = condition.replace("{0}", "{0}" + _path(steps))
         values = [self._named(value, lines) for value in wanted.values]
-        lines.append(check(wanted.subject, condition, base, *values))
+        place = base, (*steps, *wanted.steps)
+        lines.append(
+            CHECK_PLACE.bind(wanted.subject, wanted.condition, *place, *values, output=None)
+        )
         return lines
 
     def _named(self, value: Any, lines: list[BoundSymbol]) -> Any:
@@ -163,9 +164,3 @@ class Fetcher:
         lines.append(prims.unpack(proxy, base, *steps))
         self._emitted[place] = proxy
         return proxy
-
-
-def _path(steps: Sequence[Any]) -> str:
-    """Steps as they stand in a check's condition."""
-    text = "".join(step if isinstance(step, str) else f"[{step[0]!r}]" for step in steps)
-    return text.replace("{", "{{").replace("}", "}}")

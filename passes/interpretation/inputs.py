@@ -11,7 +11,7 @@ import torch
 
 from tracemill.compiler import prims, tree
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.guards import check
+from tracemill.compiler.guards import ARGUMENT, check
 from tracemill.compiler.marks import Mark, Tree, items_of
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import (
@@ -207,7 +207,7 @@ class Inputs:
             self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
             self.opaque.append((Place(value, None, (), subject), proxy))
         else:
-            self.check(f"{subject}: the same object", "{} is {}", proxy, value)
+            self.check(f"{subject}: the same object", ARGUMENT, proxy, value)
             self.opaque.append((Place(value, None, (), subject), proxy))
 
 

@@ -70,9 +70,12 @@ def is_users_class(cls: type) -> bool:
 
 
 def is_users_module(module: ModuleType) -> bool:
-    """Whether a module is the user's."""
+    """Whether a module is the user's; one without a file was made by hand, or in C."""
     file = getattr(module, "__file__", None)
-    return module.__name__ == "__main__" or (file is not None and is_watched(file))
+    if file is not None and module.__name__ != "__main__":
+        return is_watched(file)
+    root = module.__name__.partition(".")[0]
+    return root == "__main__" or root not in (*sys.stdlib_module_names, "torch", "numpy")
 
 
 def views_of(value: Any) -> list[View]:

@@ -21,6 +21,9 @@ import torch
 
 from tracemill.compiler.state_checks import (
     ABSENT,
+    IDENTICAL,
+    LENGTH,
+    WITHOUT,
     counts_by_content,
 )
 from tracemill.passes.interpretation.conditions import (
@@ -84,7 +87,7 @@ class Walk(TableWalk):
         """Whether an argument that counts by its content is one of the objects that the program has itself."""
         value = place.value
         if self._aliases.get(id(value)):
-            one = StateCheck(f"{place.hint}: the same object", place, "{0} is {1}", (Named(value),))
+            one = StateCheck(f"{place.hint}: the same object", place, IDENTICAL, (Named(value),))
             self.state.checks.append(one)
             return
         others = frozenset(
@@ -168,7 +171,7 @@ class Walk(TableWalk):
             else:
                 self._tables.hooks.append(before[name])
         for key in wanted.keys() - _MODULE_TABLES:
-            self._later.append(place.child(wanted[key], attribute_step(key), key))
+            self._later.append(place.child(wanted[key], attribute_step(module, key), key))
         self._type_of(place, module)
 
     def _tensor_table(self, place: Place, name: str, table: dict[str, Any]) -> None:
@@ -212,13 +215,9 @@ class Walk(TableWalk):
                 self._single(Place(value, place, steps, name), name, value)
         absent = sorted(namespace.loaded - before.keys() - changed.keys())
         if absent:
-            table = ".__dict__" if namespace.module is not None else ""
-            condition = f"{{0}}{table}.keys().isdisjoint({{1}})"
-            self.state.checks.append(
-                StateCheck(
-                    f"names that {place.hint} does not define", place, condition, (tuple(absent),)
-                )
-            )
+            steps = (".__dict__",) if namespace.module is not None else ()
+            subject = f"names that {place.hint} does not define"
+            self.state.checks.append(StateCheck(subject, place, WITHOUT, (tuple(absent),), steps))
 
     def _class(self, place: Place, cls: type) -> None:
         view = self._snapshot.classes.get(id(cls))
@@ -235,11 +234,6 @@ class Walk(TableWalk):
             if name in self._names or self._ran(function):
                 self._single(Place(value, place, (".__dict__", (name,)), name), name, value)
         if not changed:
-            self.state.checks.append(
-                StateCheck(
-                    f"the attributes of class {cls.__name__}",
-                    place,
-                    "len({0}.__dict__) == {1}",
-                    (len(cls.__dict__),),
-                )
-            )
+            subject = f"the attributes of class {cls.__name__}"
+            length = (len(cls.__dict__),)
+            self.state.checks.append(StateCheck(subject, place, LENGTH, length, (".__dict__",)))

@@ -12,6 +12,8 @@ import torch
 
 from tracemill.compiler.state_checks import (
     ABSENT,
+    AS_LISTED,
+    AS_TRACED,
     ArrayCheck,
     ItemsCheck,
     TableCheck,
@@ -99,7 +101,7 @@ class TableWalk:
     ) -> None:
         expected = {key: self._held(value) for key, value in wanted.items()}
         check = TableCheck(table.value, expected, watched)
-        condition = "{1}({0}) == {2}.version or {2}.check({0})"
+        condition = AS_TRACED
         if isinstance(table.value, OrderedDict):  # whose order changes without its version
             condition = "{2}.check({0})"
         owner = table.parent if table.steps == (".__dict__",) else table
@@ -130,7 +132,7 @@ class TableWalk:
         table = place.child(owner.__dict__, (".__dict__",), "attributes")
         self._table(f"{named(place)}: its attributes", table, wanted, self._watched(changed))
         for key, value in wanted.items():
-            self._later.append(place.child(value, attribute_step(key), str(key)))
+            self._later.append(place.child(value, attribute_step(owner, key), str(key)))
 
     def _entries(self, place: Place, view: View) -> None:
         changed = self._changed(view)
@@ -152,7 +154,7 @@ class TableWalk:
             StateCheck(
                 f"{named(place)}: its items",
                 place,
-                "{1}.check({0})",
+                AS_LISTED,
                 (Named(check, f"{hint(place)}_as_traced"),),
             )
         )
@@ -169,7 +171,7 @@ class TableWalk:
                 StateCheck(
                     f"{named(place)}: its members",
                     place,
-                    "{1}.check({0})",
+                    AS_LISTED,
                     (Named(check, f"{hint(place)}_as_traced"),),
                 )
             )
@@ -178,12 +180,11 @@ class TableWalk:
 
     def _single(self, place: Place, key: str, value: Any) -> None:
         """The check of one value at its place, and the walk on from it."""
-        path = "".join(step if isinstance(step, str) else f"[{step[0]!r}]" for step in place.steps)
-        path = path.replace("{", "{{").replace("}", "}}")
-        condition, values = value_condition("{0}" + path, value)
+        condition, values = value_condition(value)
         if condition and id(value) not in self._lifted:
             subject = f"{key} of {named(place.parent)}" if place.parent else key
-            self.state.checks.append(StateCheck(subject, place.parent, condition, values))
+            one = StateCheck(subject, place.parent, condition, values, place.steps)
+            self.state.checks.append(one)
         self._later.append(place)
 
     def _slots(self, place: Place, view: View) -> None:
@@ -291,11 +292,12 @@ _LINES: dict[type, Callable[[TableWalk, Place, View], None]] = {
 }
 
 
-def attribute_step(key: Any) -> tuple[Any, ...]:
-    """The step from an object to one of its attributes."""
-    return (
-        (".__dict__", (key,)) if not (isinstance(key, str) and key.isidentifier()) else (f".{key}",)
-    )
+def attribute_step(owner: Any, key: Any) -> tuple[Any, ...]:
+    """The step from an object to one of its attributes, in a way that runs no code of the user's."""
+    plain = type(owner).__getattribute__ is object.__getattribute__
+    if plain and isinstance(key, str) and key.isidentifier():
+        return (f".{key}",)
+    return (".__dict__", (key,))
 
 
 def by_name(item: tuple[str, Any]) -> str:

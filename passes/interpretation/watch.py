@@ -128,11 +128,8 @@ class Watch:
 
     def _meet(self, code: CodeType, frame: FrameType) -> None:
         file = code.co_filename
-        if (
-            file == "<string>"
-        ):  # a namedtuple's or dataclass's, made by exec: its module says whose it is
-            module = sys.modules.get(frame.f_globals.get("__name__", ""))
-            file = getattr(module, "__file__", None) or "<frozen"
+        if file == "<string>":
+            file = _maker_of(frame)
         if is_watched(file):
             if is_collecting(frame):
                 del self._seen[id(code)]
@@ -151,6 +148,18 @@ class Watch:
                 self.whole = True
             else:  # for us or for torch; the user's own call may come later
                 del self._seen[id(code)]
+
+
+def _maker_of(frame: FrameType) -> str:
+    """The file of whoever made code by `exec` or `python -c`; Python's own library for a namedtuple's or dataclass's."""
+    name = frame.f_globals.get("__name__", "__main__")
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if file is None and (
+        name == "__main__" or (module is None and not name.startswith("namedtuple_"))
+    ):
+        return "<string>"
+    return file or "<frozen"
 
 
 def is_collecting(frame: FrameType | None) -> bool:

@@ -1,0 +1,127 @@
+"""Tables that nobody writes to: one check for many dictionaries, by their versions."""
+
+from __future__ import annotations
+
+import enum
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any
+
+from tracemill.compiler.torch_internals import (
+    GUARD_REASONS,
+    GuardManagerType,
+    RootGuardManager,
+    dict_version,
+)
+
+_DIRECT = GuardManagerType.GUARD_MANAGER
+
+
+class Facet(enum.Enum):
+    """What of an object must stay.
+
+    CLASS: its class. ATTRIBUTES: its class and attributes. ITEMS: a dictionary's items. LIST: the objects in a list or
+    set. BASES: a class's bases.
+    """
+
+    CLASS = enum.auto()
+    ATTRIBUTES = enum.auto()
+    ITEMS = enum.auto()
+    LIST = enum.auto()
+    BASES = enum.auto()
+
+
+class Tables:
+    """Checks that nobody has written to any of many tables since this was made.
+
+    facets: what must stay, as (object, Facet). empty: tables that must stay empty. found: what the program reads there.
+    """
+
+    __slots__ = (
+        "_empty",
+        "_facets",
+        "_facts",
+        "_held",
+        "_items",
+        "_lengths",
+        "_lists",
+        "_unwritten",
+        "found",
+    )
+
+    def __init__(
+        self,
+        facets: Iterable[tuple[Any, Facet]],
+        empty: Sequence[Any] = (),
+        found: Sequence[Any] = (),
+    ) -> None:
+        self._facets = tuple(facets)
+        self._facts = [_fact(*each) for each in self._facets]
+        self._empty = tuple(empty)
+        self.found = tuple(found)
+        self._lists = tuple(value for value, facet in self._facets if facet is Facet.LIST)
+        self._lengths = list(map(len, self._lists))
+        self._items = list(chain.from_iterable(self._lists))
+        guarded = [each for each in self._facets if each[1] is not Facet.LIST]
+        self._held = tuple(value for value, _ in guarded)
+        root: Any = RootGuardManager()
+        for index, (value, facet) in enumerate(guarded):
+            _guard(root.tuple_getitem_manager(index, "", value, _DIRECT), value, facet)
+        self._unwritten: Callable[[Any], bool] = root.check
+
+    def check(self) -> bool:
+        """Whether all are as they were."""
+        return (
+            self._unwritten(self._held)
+            and not any(self._empty)
+            and list(map(len, self._lists)) == self._lengths
+            and all(map(is_, chain.from_iterable(self._lists), self._items))
+        )
+
+    def written(self) -> list[tuple[Any, Facet]]:
+        """The facets that changed."""
+        known = zip(self._facets, self._facts, strict=True)
+        return [each for each, fact in known if _fact(*each) != fact]
+
+    def __tracemill_note__(self) -> str:
+        return (
+            f"expects {len(self._facets)} tables and lists that nobody wrote to and "
+            f"{len(self._empty)} empty ones"
+        )
+
+
+def _guard(guard: Any, value: Any, facet: Facet) -> None:
+    """Adds Dynamo's guard of a facet: 10 to 20 ns a check."""
+    if facet is Facet.BASES:
+        guard = guard.type_mro_manager("", value.__mro__, _DIRECT)
+        guard.add_id_match_guard(id(value.__mro__), *GUARD_REASONS)
+    elif facet is Facet.ITEMS:
+        guard.add_dict_version_guard(value, *GUARD_REASONS)
+    else:
+        guard.add_type_match_guard(id(type(value)), *GUARD_REASONS)
+    if facet is Facet.ATTRIBUTES:
+        guard = guard.get_generic_dict_manager("", vars(value), _DIRECT)
+        guard.add_dict_version_guard(vars(value), *GUARD_REASONS)
+
+
+def _fact(value: Any, facet: Facet) -> Any:
+    """What a facet's guard compares."""
+    match facet:
+        case Facet.BASES:
+            return id(value.__mro__)
+        case Facet.ITEMS:
+            return dict_version(value)
+        case Facet.LIST:
+            return list(map(id, value))
+        case Facet.CLASS:
+            return type(value)
+        case Facet.ATTRIBUTES:
+            return type(value), dict_version(vars(value))
+
+
+def items_of(namespace: Any) -> dict[Any, Any]:
+    """The dictionary behind a class's `__dict__`, which Python shows as a read-only view."""
+    (table,) = gc.get_referents(namespace)
+    return table
