@@ -102,9 +102,10 @@ class OracleLink:
         told = self._told(cotangents)
         views = self._views(told, settle=True)
         values = dict(self._values)
-        pairs = [(out, cotangents[out]) for out in self._positions if out in cotangents]
-        for ref, (_, cotangent) in zip(told.cotangents, pairs, strict=True):
+        given = [cotangents[out] for out in self._positions if out in cotangents]
+        for ref, cotangent in zip(told.cotangents, given, strict=True):
             values[ref.index] = cotangent
+            self._storages[self._body.storage(ref)] = cotangent.storage
         for step in (*views, *told.steps):
             emit(self._bound(step, values, self.bsym))
         return {

@@ -71,6 +71,14 @@ def test_values_used_twice_are_summed_in_eagers_order() -> None:
     assert backward.text("minimal").count("torch.add(") == 2
 
 
+def test_a_view_of_a_cotangent_shares_its_memory() -> None:
+    compiled = tm.jit(lambda x: x.sum() * 2)
+    compiled(torch.rand(3, requires_grad=True))
+    scaled, expanded = tm.last_backward_traces(compiled)[0].bound_symbols[-2:]
+    assert (scaled.sym.name, expanded.sym.name) == ("torch.mul", "torch.Tensor.expand")
+    assert expanded.output.storage is scaled.output.storage
+
+
 def test_each_backward_line_knows_the_line_that_it_differentiates() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
