@@ -18,6 +18,7 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
+from tracemill.compiler.gradients import gradients
 from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.sizes import Sizes
@@ -153,12 +154,8 @@ class Derivative:
         for way in self.sizes.ways:
             try:
                 with self._watching(self._log), way():
-                    return torch.autograd.grad(
-                        outs,
-                        [self._models[position] for position in self.wanted],
-                        fakes,
-                        retain_graph=True,
-                        allow_unused=True,
+                    return gradients(
+                        outs, [self._models[position] for position in self.wanted], fakes
                     )
             except Exception as error:
                 del self._log.operations[done:]

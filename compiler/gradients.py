@@ -1,0 +1,107 @@
+"""Gradients of fakes, also of those on a device that is not there.
+
+Autograd's engine asks each device for its streams, so it refuses fakes of a GPU where there is none. The nodes of its graph
+can be called without it: they are, newest first as by the engine, and gradients are summed, reduced and cast where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+Gradient = torch.Tensor | None
+Node = Any
+"""A node of autograd's graph, whose own class says neither that it is called nor what a leaf's holds."""
+
+
+def gradients(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+) -> Sequence[Gradient]:
+    """The gradient of each input, None where none flows to it; autograd's graph stays."""
+    if all(_is_there(tensor.device) for tensor in (*outputs, *inputs)):
+        return torch.autograd.grad(
+            outputs, inputs, cotangents, retain_graph=True, allow_unused=True
+        )
+    return walked(outputs, inputs, cotangents)
+
+
+def _is_there(device: torch.device) -> bool:
+    return device.type in ("cpu", "meta") or torch.get_device_module(device).is_available()
+
+
+def walked(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+) -> list[Gradient]:
+    """The same without the engine; raises TypeError for a graph with a node that is a Python function."""
+    starts = [(tensor.grad_fn, tensor.output_nr) for tensor in outputs]
+    nodes = _newest_first([node for node, _ in starts])
+    leaves = {id(node.variable): node for node in nodes if hasattr(node, "variable")}
+    ends = [(tensor.grad_fn or leaves.get(id(tensor)), tensor.output_nr) for tensor in inputs]
+    leading = _leading(nodes, {node for node, _ in ends if node is not None})
+    arrived: dict[Node, list[Gradient]] = {node: [None] * len(_inputs(node)) for node in nodes}
+
+    def bring(node: Node, slot: int, gradient: Gradient) -> None:
+        if gradient is not None:
+            known, gradient = arrived[node][slot], _fitted(gradient, _inputs(node)[slot])
+            arrived[node][slot] = gradient if known is None else known + gradient
+
+    with torch.no_grad():
+        for (node, slot), cotangent in zip(starts, cotangents, strict=True):
+            bring(node, slot, cotangent)
+        for node in filter(leading.__contains__, nodes):
+            made: Any = node(*arrived[node])
+            results = made if isinstance(made, tuple) else (made,)
+            for (following, slot), result in zip(node.next_functions, results, strict=True):
+                if following is not None:
+                    bring(following, slot, result)
+    return [arrived[node][slot] if node in arrived else None for node, slot in ends]
+
+
+def _newest_first(roots: Sequence[Node]) -> list[Node]:
+    """The nodes that can be reached, each before those that its results go to."""
+    found: dict[Node, None] = {}
+    coming = list(roots)
+    while coming:
+        node = coming.pop()
+        if node not in found:
+            found[node] = None
+            coming.extend(_following(node))
+    return sorted(found, key=_number, reverse=True)
+
+
+def _number(node: Any) -> int:
+    """Autograd's number of a node: the newer, the greater; those of leaves, which nothing follows, are the greatest."""
+    return node._sequence_nr()
+
+
+def _following(node: Node) -> Iterator[Node]:
+    return (following for following, _ in node.next_functions if following is not None)
+
+
+def _leading(nodes: Sequence[Node], ends: Collection[Node]) -> set[Node]:
+    """The nodes whose results come to one of some ends."""
+    leading: set[Node] = set()
+    for node in reversed(nodes):
+        if any(following in ends or following in leading for following in _following(node)):
+            leading.add(node)
+    return leading
+
+
+def _inputs(node: Node) -> Sequence[Any]:
+    """What autograd recorded of the tensors that a node takes the gradients of."""
+    return node._input_metadata
+
+
+def _fitted(gradient: torch.Tensor, recorded: Any) -> torch.Tensor:
+    """A gradient of the recorded shape and dtype: summed over what was broadcast, and cast."""
+    if tuple(gradient.shape) != tuple(recorded.shape):
+        gradient = gradient.sum_to_size(recorded.shape)
+    if gradient.is_complex() and not recorded.dtype.is_complex:
+        gradient = gradient.real
+    return gradient if gradient.dtype == recorded.dtype else gradient.to(recorded.dtype)
