@@ -84,6 +84,7 @@ class Answer:
     """
 
     __slots__ = (
+        "__weakref__",
         "arity",
         "asked",
         "attends",

@@ -30,7 +30,8 @@ def fake(what: Any, *, device: Any = None, requires_grad: bool = False) -> Any:
     device: where the copy's tensors are said to be; None is where they are.
     requires_grad: of a tensor made from a description.
 
-    A jitted function called with fakes compiles for their metadata, and returns fakes.
+    A jitted function called with fakes compiles for their metadata, backward included, and returns fakes. Where their
+    device is not there, autograd's engine does not run that backward: it is for reading.
 
     Raises ValueError for what is no description, UnsupportedError for tensors on CUDA that require grad where PyTorch
     is built without CUDA, whose autograd would end the process.

@@ -46,20 +46,21 @@ def walked(
     leading = _leading(nodes, {node for node, _ in ends if node is not None})
     arrived: dict[Node, list[Gradient]] = {node: [None] * len(_inputs(node)) for node in nodes}
 
-    def bring(node: Node, slot: int, gradient: Gradient) -> None:
-        if gradient is not None:
-            known, gradient = arrived[node][slot], _fitted(gradient, _inputs(node)[slot])
-            arrived[node][slot] = gradient if known is None else known + gradient
+    def bring(edges: Sequence[tuple[Node, int]], brought: Sequence[Gradient]) -> None:
+        fitting = [
+            None if gradient is None or node is None else _fitted(gradient, _inputs(node)[slot])
+            for (node, slot), gradient in zip(edges, brought, strict=True)
+        ]
+        for (node, slot), gradient in zip(edges, fitting, strict=True):
+            if gradient is not None:
+                known = arrived[node][slot]
+                arrived[node][slot] = gradient if known is None else known + gradient
 
     with torch.no_grad():
-        for (node, slot), cotangent in zip(starts, cotangents, strict=True):
-            bring(node, slot, cotangent)
+        bring(starts, cotangents)
         for node in filter(leading.__contains__, nodes):
             made: Any = node(*arrived[node])
-            results = made if isinstance(made, tuple) else (made,)
-            for (following, slot), result in zip(node.next_functions, results, strict=True):
-                if following is not None:
-                    bring(following, slot, result)
+            bring(node.next_functions, made if isinstance(made, tuple) else (made,))
     return [arrived[node][slot] if node in arrived else None for node, slot in ends]
 
 
@@ -99,9 +100,11 @@ def _inputs(node: Node) -> Sequence[Any]:
 
 
 def _fitted(gradient: torch.Tensor, recorded: Any) -> torch.Tensor:
-    """A gradient of the recorded shape and dtype: summed over what was broadcast, and cast."""
+    """A gradient as autograd recorded its tensor: summed over what was broadcast, cast, a single number moved."""
     if tuple(gradient.shape) != tuple(recorded.shape):
         gradient = gradient.sum_to_size(recorded.shape)
     if gradient.is_complex() and not recorded.dtype.is_complex:
         gradient = gradient.real
-    return gradient if gradient.dtype == recorded.dtype else gradient.to(recorded.dtype)
+    if gradient.dtype != recorded.dtype:
+        gradient = gradient.to(recorded.dtype)
+    return gradient if gradient.device == recorded.device else gradient.to(recorded.device)

@@ -84,6 +84,10 @@ class FusionExecutor:
         """
         raise NotImplementedError
 
+    def obstacle(self, bsym: BoundSymbol) -> str:
+        """Why a line may be in no region, for the report; empty where it may. An executor that knows why overrides it."""
+        return "" if self.can_fuse(bsym) else "not supported"
+
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs a region: `region.bind(function)`."""
         raise NotImplementedError

@@ -31,8 +31,10 @@ class Builder:
 
     options: the families of operations that are translated besides those that always are.
     ops: nvFuser's operations.
-    results: what PyTorch says of the results of the node that is being translated.
+    node, results: the node that is being translated, and what PyTorch says of its results.
     """
+
+    node: Node
 
     def __init__(self, definition: Any, options: frozenset[str] = frozenset()) -> None:
         self.ops = library().ops
@@ -97,8 +99,12 @@ class Builder:
         if target is torch.ops.aten.sym_size.int:
             return self.size(*args)
         translation = TRANSLATIONS.get(target)
-        if translation is None or (translation.option and translation.option not in self._options):
+        if translation is None:
             raise Untranslatable(f"{target} has no translation")
+        if not translation.is_on(self._options):
+            asked = " or ".join(map(repr, sorted(translation.options)))
+            raise Untranslatable(f"{target} is not asked for by option {asked}")
+        self.node = node
         metas = node.meta["val"]
         self.results = tuple(metas) if isinstance(metas, (tuple, list)) else (metas,)
         for meta in self.results:
@@ -127,6 +133,8 @@ class Builder:
 
     def operand(self, value: Any, dtype: torch.dtype) -> Any:
         """A tensor or number as an operand of arithmetic in a dtype: Float for half types."""
+        if dtype == torch.uint64:
+            raise Untranslatable(f"arithmetic on {dtype}")
         dtype = computed_dtype(dtype)
         if isinstance(value, Value):
             return value.as_type(dtype)

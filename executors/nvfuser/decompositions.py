@@ -21,12 +21,24 @@ def decompositions(options: frozenset[str] = frozenset()) -> Mapping[Any, Callab
     options: the families of operations, of `registry.OPTIONS`, that are translated too.
     """
     translated = {
-        operation
-        for operation, translation in TRANSLATIONS.items()
-        if not translation.option or translation.option in options
+        operation for operation, translation in TRANSLATIONS.items() if translation.is_on(options)
     }
     table = {**decomposition_table, **_OWN}
-    return {operation: fn for operation, fn in table.items() if operation not in translated}
+    return {
+        operation: fn
+        for operation, fn in table.items()
+        if operation not in translated and operation not in _OPENED_ANYHOW
+    }
+
+
+_OPENED_ANYHOW = (
+    aten.where.ScalarSelf,
+    aten.where.ScalarOther,
+    aten.where.Scalar,
+    aten.var.dim,
+    aten.var_mean.dim,
+)
+"""PyTorch calls other operations for these; its decompositions of them go past those."""
 
 
 def _nll_loss_backward(

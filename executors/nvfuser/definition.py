@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -125,8 +126,9 @@ def _define_outputs(builder: Builder, node: torch.fx.Node, *, reordered: bool) -
 
 def _is_view(node: torch.fx.Node) -> bool:
     """Whether a node is a view, which is made outside where it is needed there: a line that is tried alone."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(made.alias_info is not None for made in schema.returns)
+    made: Any = node.args[0] if node.target is operator.getitem else node
+    schema = getattr(made.target, "_schema", None)
+    return schema is not None and any(one.alias_info is not None for one in schema.returns)
 
 
 def _flat(outputs: Any) -> list[torch.fx.Node]:

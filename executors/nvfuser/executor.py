@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 from tracemill.compiler.answer import Answer
 from tracemill.compiler.errors import OptionError
@@ -12,6 +14,7 @@ from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.executors.fusion import FusionExecutor, Region
 from tracemill.executors.lowering import fakes_of, function_of, lowered
+from tracemill.executors.nvfuser.attention import Flash
 from tracemill.executors.nvfuser.decompositions import decompositions
 from tracemill.executors.nvfuser.fused import Fused
 from tracemill.executors.nvfuser.library import DATA_TYPES, is_available
@@ -42,14 +45,14 @@ class NvFuserExecutor(FusionExecutor):
             raise OptionError(
                 f"nvfuser has no option {', '.join(map(repr, sorted(unknown)))}; it has {', '.join(map(repr, OPTIONS))}"
             )
-        self._reasons: dict[Answer, str] = {}
+        self._reasons: WeakKeyDictionary[Answer, str] = WeakKeyDictionary()
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether a line is on CUDA tensors, and a definition of it alone can be written."""
+        """Whether nothing hinders."""
         return not self.obstacle(bsym)
 
     def obstacle(self, bsym: BoundSymbol) -> str:
-        """Why a line cannot be in a region; empty where it can."""
+        """Why a line cannot be in a region: it is on no CUDA tensor, or no definition of it alone can be written."""
         tensors = [
             value for value in (*bsym.inputs, *bsym.outputs) if isinstance(value, TensorProxy)
         ]
@@ -81,7 +84,8 @@ class NvFuserExecutor(FusionExecutor):
 
     def fused(self, region: Region) -> Fused:
         """A region as a function."""
-        module = lowered(function_of(region), fakes_of(region), decompositions(self.options))
+        with Flash() if "attention" in self.options else nullcontext():
+            module = lowered(function_of(region), fakes_of(region), decompositions(self.options))
         return self.function(region.name, module, options=self.options, strict=self.strict)
 
     def fuse(self, region: Region) -> BoundSymbol:

@@ -108,21 +108,10 @@ def iota(builder: Builder, length: Any, start: Any, step: Any, *_: Any) -> Any:
 # Random numbers: each draw has an offset of its own, so that no two see the same numbers.
 
 
-def _uniform(builder: Builder, sizes: Sequence[Any], dtype: torch.dtype) -> Any:
+def _drawn(builder: Builder, distribution: str, sizes: Sequence[Any], dtype: torch.dtype) -> Any:
+    """Numbers that are `uniform` from zero to one, or `normal` of mean zero and deviation one."""
     seed, offset = builder.random_state()
-    return builder.ops.uniform(
-        0.0,
-        1.0,
-        list(sizes),
-        rng_seed=seed,
-        rng_offset=offset,
-        dtype=data_type(computed_dtype(dtype)),
-    )
-
-
-def _normal(builder: Builder, sizes: Sequence[Any], dtype: torch.dtype) -> Any:
-    seed, offset = builder.random_state()
-    return builder.ops.normal(
+    return getattr(builder.ops, distribution)(
         0.0,
         1.0,
         list(sizes),
@@ -135,31 +124,31 @@ def _normal(builder: Builder, sizes: Sequence[Any], dtype: torch.dtype) -> Any:
 @translates(aten.rand.default)
 def rand(builder: Builder, sizes: Sequence[Any], *_: Any) -> Any:
     """Uniform numbers from zero to one."""
-    return _uniform(builder, sizes, builder.result.dtype)
+    return _drawn(builder, "uniform", sizes, builder.result.dtype)
 
 
 @translates(aten.rand_like.default)
 def rand_like(builder: Builder, value: Value, *_: Any) -> Any:
     """Uniform numbers from zero to one, in the shape of another tensor."""
-    return _uniform(builder, builder.sizes(value), builder.result.dtype)
+    return _drawn(builder, "uniform", builder.sizes(value), builder.result.dtype)
 
 
 @translates(aten.randn.default)
 def randn(builder: Builder, sizes: Sequence[Any], *_: Any) -> Any:
     """Normal numbers."""
-    return _normal(builder, sizes, builder.result.dtype)
+    return _drawn(builder, "normal", sizes, builder.result.dtype)
 
 
 @translates(aten.randn_like.default)
 def randn_like(builder: Builder, value: Value, *_: Any) -> Any:
     """Normal numbers in the shape of another tensor."""
-    return _normal(builder, builder.sizes(value), builder.result.dtype)
+    return _drawn(builder, "normal", builder.sizes(value), builder.result.dtype)
 
 
 @translates(aten.bernoulli.p)
 def bernoulli(builder: Builder, value: Value, probability: float, generator: Any) -> Any:
     """Ones with a probability, zeros otherwise."""
-    drawn = _uniform(builder, builder.sizes(value), torch.float32)
+    drawn = _drawn(builder, "uniform", builder.sizes(value), torch.float32)
     return builder.ops.lt(drawn, float(probability))
 
 
@@ -174,6 +163,8 @@ def native_dropout(
     if probability == 1.0:
         zeros = builder.full(builder.sizes(value), 0, dtype)
         return zeros, ops.full(builder.sizes(value), False, dtype=data_type(torch.bool))
-    kept = ops.lt(_uniform(builder, builder.sizes(value), torch.float32), 1.0 - probability)
+    kept = ops.lt(
+        _drawn(builder, "uniform", builder.sizes(value), torch.float32), 1.0 - probability
+    )
     zeroed = ops.where(kept, value.computed, builder.operand(0, dtype))
     return ops.mul(zeroed, 1.0 / (1.0 - probability)), kept

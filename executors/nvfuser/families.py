@@ -1,6 +1,7 @@
 """The translations of all families: importing a family registers its own."""
 
 from tracemill.executors.nvfuser import (
+    attention,
     factories,
     indexing,
     pointwise,
@@ -12,6 +13,7 @@ from tracemill.executors.nvfuser.registry import TRANSLATIONS
 
 __all__ = [
     "TRANSLATIONS",
+    "attention",
     "factories",
     "indexing",
     "pointwise",

@@ -68,13 +68,13 @@ def _looked_up(builder: Builder, value: Value, dim: int, index: Value) -> Any:
     return ops.reshape(looked_up, sizes) if index.ndim else ops.squeeze(looked_up, [dim])
 
 
-@translates(aten.scatter.src, option="scatter")
+@translates(aten.scatter.src, options=["scatter"])
 def scatter(builder: Builder, value: Value, dim: int, index: Value, source: Value) -> Any:
     """The value with the elements that an index names replaced."""
     return builder.ops.scatter(value.computed, index.exact, source.computed, dim % value.ndim)
 
 
-@translates(aten.scatter.value, option="scatter")
+@translates(aten.scatter.value, options=["scatter"])
 def scatter_number(builder: Builder, value: Value, dim: int, index: Value, number: Any) -> Any:
     """The value with the elements that an index names replaced by a number."""
     number = builder.scalar(builder.operand(number, value.dtype), computed_dtype(value.dtype))

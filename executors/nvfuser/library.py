@@ -26,8 +26,12 @@ DATA_TYPES = {
     torch.int64: "Int",
     torch.int32: "Int32",
     torch.bool: "Bool",
+    torch.uint64: "UInt64",
 }
-"""The dtypes that regions may hold, by nvFuser's names. Of others it compiles too little to be of use."""
+"""The dtypes that regions may hold, by nvFuser's names. Of others it compiles too little to be of use.
+
+Attention keeps the state of its random numbers in uint64, which nothing computes with.
+"""
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 """Computed in float32, and rounded where a value leaves the region."""

@@ -287,7 +287,7 @@ for _name in ("and", "or", "xor", "left_shift", "right_shift"):
 # Choices
 
 
-@translates(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+@translates(aten.where.self)
 def where(builder: Builder, condition: Value, left: Value, right: Value) -> Any:
     """left where the condition holds, right elsewhere."""
     dtype = builder.result.dtype
@@ -352,7 +352,6 @@ def convert_element_type(builder: Builder, value: Value, dtype: torch.dtype) -> 
 
 @translates(
     aten.clone.default,
-    aten.contiguous.default,
     aten.alias.default,
     aten.detach.default,
     aten.lift_fresh_copy.default,

@@ -141,20 +141,6 @@ def var_mean(
     return variance, mean
 
 
-@translates(aten.var_mean.dim)
-def var_mean_unbiased(
-    builder: Builder, value: Value, dims: Any, unbiased: bool, keepdim: bool
-) -> tuple[Any, Any]:
-    """Variance, with a correction of one or none, and mean."""
-    return var_mean(builder, value, dims, int(unbiased), keepdim)
-
-
-@translates(aten.var.dim)
-def var_unbiased(builder: Builder, value: Value, dims: Any, unbiased: bool, keepdim: bool) -> Any:
-    """The variance, with a correction of one or none."""
-    return var_mean(builder, value, dims, int(unbiased), keepdim)[0]
-
-
 @translates(aten.var.correction)
 def var(builder: Builder, value: Value, dims: Any, correction: Any, keepdim: bool) -> Any:
     """The variance; a correction of one unless another is given."""

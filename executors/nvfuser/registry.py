@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,13 +19,17 @@ class Translation(NamedTuple):
 
     write: called with the builder of the definition and the operation's arguments, tensors as `Value`, sizes that are
     not constant as nvFuser's scalars. It returns a TensorView, a Value, or a tuple of them, one for each result.
-    option: the family, of `OPTIONS`, that must be asked for; empty where none must.
+    options: the families, of `OPTIONS`, one of which must be asked for; empty where none must.
     moves: whether it computes nothing: the result's elements are those of its first argument.
     """
 
     write: Callable[..., Any]
-    option: str = ""
+    options: frozenset[str] = frozenset()
     moves: bool = False
+
+    def is_on(self, options: frozenset[str]) -> bool:
+        """Whether it is used where these families are asked for."""
+        return not self.options or not self.options.isdisjoint(options)
 
 
 _TRANSLATIONS: dict[Any, Translation] = {}
@@ -36,7 +40,7 @@ Writer = Callable[..., Any]
 
 
 def translates(
-    *operations: Any, option: str = "", moves: bool = False
+    *operations: Any, options: Iterable[str] = (), moves: bool = False
 ) -> Callable[[Writer], Writer]:
     """Makes a function the translation of ATen operations that take the same arguments."""
 
@@ -44,7 +48,7 @@ def translates(
         for operation in operations:
             if operation in _TRANSLATIONS:
                 raise ValueError(f"{operation} has a translation already")
-            _TRANSLATIONS[operation] = Translation(write, option, moves)
+            _TRANSLATIONS[operation] = Translation(write, frozenset(options), moves)
         return write
 
     return register

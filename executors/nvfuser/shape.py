@@ -14,7 +14,7 @@ from tracemill.executors.nvfuser.values import Value, sizes_of
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
-@translates(aten.view.default, aten.reshape.default, aten._unsafe_view.default, moves=True)
+@translates(aten.view.default, aten._unsafe_view.default, moves=True)
 def view(builder: Builder, value: Value, sizes: Sequence[Any]) -> Any:
     """The elements in another shape."""
     wanted = sizes_of(builder.result)

@@ -104,9 +104,7 @@ class Fusing:
             return "with effects"
         if not executor.takes_symbolic and any(map(is_symbolic, (*bsym.inputs, *bsym.outputs))):
             return "of symbolic sizes"
-        if not (is_function_of_tensors(bsym) and executor.can_fuse(bsym)):
-            return "not supported"
-        return ""
+        return executor.obstacle(bsym) if is_function_of_tensors(bsym) else "not supported"
 
     def _split(self, group: Sequence[int]) -> Iterator[list[int]]:
         lines = self._trace.bound_symbols
@@ -203,7 +201,7 @@ def is_function_of_tensors(bsym: BoundSymbol) -> bool:
     """Whether a line makes new tensors, or views, of tensors and constants alone."""
     given = [value for value in bsym.inputs if not isinstance(value, NumberProxy)]
     made = [value for value in bsym.outputs if isinstance(value, TensorProxy)]
-    if len(made) != sum(out is not None for out in bsym.flat_outs) or holds_a_tensor(bsym):
+    if len(made) != sum(isinstance(out, Proxy) for out in bsym.flat_outs) or holds_a_tensor(bsym):
         return False
     if not all(isinstance(value, TensorProxy) for value in given) or set(given) & set(made):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tracemill as tm
 
@@ -68,6 +69,23 @@ def test_training_of_fakes() -> None:
     assert weight.grad is not None
     assert weight.grad.shape == (3,)
     assert "torch.Tensor.expand" in tm.last_backward_traces(fast)[-1].text()
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="needs a build with CUDA")
+def test_a_backward_for_a_device_that_is_not_there_is_that_of_one_that_is() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(F.layer_norm(F.linear(x, w), (8,)))
+        return F.cross_entropy(hidden + x.mean(-1, keepdim=True), target)
+
+    texts: list[str] = []
+    for device in ("cpu", "cuda:0"):
+        x = tm.fake("f32[4, 8]", device=device, requires_grad=True)
+        w = tm.fake("f32[8, 8]", device=device, requires_grad=True)
+        fast = tm.jit(fn, executors=["torch"])
+        fast(x, w, tm.fake("i64[4]", device=device))
+        texts.append(tm.last_backward_traces(fast)[-1].text().replace("cuda:0", "cpu"))
+    assert "native_layer_norm_backward" in texts[0]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="of builds without CUDA")

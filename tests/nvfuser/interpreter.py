@@ -19,6 +19,7 @@ TYPES = SimpleNamespace(
     Float=torch.float32,
     Half=torch.float16,
     BFloat16=torch.bfloat16,
+    UInt64=torch.uint64,
     Int=torch.int64,
     Int32=torch.int32,
     Index=torch.int64,
@@ -261,6 +262,46 @@ class Operations:
     def linear(self, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(value, weight, bias)
 
+    def sdpfa_fwd(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, ...]:
+        assert dropout_p == 0
+        scores = _scores(query, key, is_causal, scale)
+        output = scores.softmax(-1) @ value.float()
+        state = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
+        return output.to(query.dtype), scores.logsumexp(-1), *state
+
+    def sdpfa_bwd(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        output: Tensor,
+        logsumexp: Tensor,
+        *,
+        dropout_p: float,
+        is_causal: bool,
+        philox_seed: Tensor,
+        philox_offset: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, ...]:
+        assert dropout_p == 0
+        assert philox_seed.dtype == philox_offset.dtype == torch.uint64
+        weights = (_scores(query, key, is_causal, scale) - logsumexp.unsqueeze(-1)).exp()
+        grad, output = grad.float(), output.float()
+        inner = grad @ value.float().mT - (grad * output).sum(-1, keepdim=True)
+        inner = weights * inner * scale
+        found = inner @ key.float(), inner.mT @ query.float(), weights.mT @ grad
+        return tuple(gradient.to(query.dtype) for gradient in found)
+
     # Shape
 
     def broadcast(self, value: Tensor, is_broadcast_dim: Sequence[bool]) -> Tensor:
@@ -372,6 +413,14 @@ class Operations:
     ) -> Tensor:
         drawn = torch.randn(list(shape), dtype=dtype, generator=_generator(rng_seed, rng_offset))
         return drawn * std + mean
+
+
+def _scores(query: Tensor, key: Tensor, is_causal: bool, scale: float) -> Tensor:
+    scores = query.float() @ key.float().mT * scale
+    if not is_causal:
+        return scores
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return scores.masked_fill(~seen, -math.inf)
 
 
 def _generator(seed: int, offset: int) -> torch.Generator:
