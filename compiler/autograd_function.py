@@ -20,6 +20,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 
 _is_view = torch.Tensor._is_view
+is_grad_enabled = torch.is_grad_enabled
 
 
 @dataclass(eq=False)
@@ -74,7 +75,8 @@ class _Shape:
     """What a computation returns: which tensors are new, which are inputs, which get cotangents."""
 
     def __init__(self, computation: Trace) -> None:
-        self.result, (saved, _) = computation.output
+        self.result, (saved, objects) = computation.output
+        self.saves_objects = bool(objects)
         positions: dict[Any, int] = {proxy: i for i, proxy in enumerate(computation.args)}
         found = [leaf for leaf in leaves(self.result) if isinstance(leaf, TensorProxy)]
         self.outs = tuple(dict.fromkeys(proxy for proxy in found if proxy not in positions))
@@ -150,11 +152,14 @@ def _filled(value: Any, leaf: Callable[[Any], Any]) -> Any:
 def _function(
     forward_of: Callable[..., Any], backwards: Backwards, shape: _Shape
 ) -> type[internals.SingleLevelFunction]:
-    take, constant, others_of, alone = shape.take, shape.constant, shape.other_inputs, shape.alone
-    numbers = shape.numbers
+    """The class that autograd calls. What it decides here, it does not decide at each call."""
+    take, constant, alone = shape.take, shape.constant, shape.alone
+    others_of, numbers, has_others = shape.other_inputs, shape.numbers, shape.saves_objects
     whole, picked = backwards.whole, shape.differentiable
     arrangers = tuple(map(_arranger, backwards.cotangents))
+    one = arrangers[0] if len(arrangers) == 1 else None
     all_differentiable = len(picked) == len(shape.outs)
+    one_tensor = shape.is_one_tensor
 
     class Compiled(internals.SingleLevelFunction):
         """The forward and the backward of one specialisation."""
@@ -163,11 +168,15 @@ def _function(
         def forward(ctx: Any, *inputs: Any) -> Any:
             result, (tensors, others) = forward_of(*inputs)
             ctx.save_for_backward(*tensors)
-            ctx.others = others
-            ctx.inputs = [(weakref.ref(inputs[i]), _version(inputs[i])) for i in others_of]
-            ctx.numbers = [inputs[i] for i in numbers]
-            ctx.left = None
             ctx.set_materialize_grads(False)
+            if has_others:
+                ctx.others = others
+            if others_of:
+                ctx.inputs = [(weakref.ref(inputs[i]), _version(inputs[i])) for i in others_of]
+            if numbers:
+                ctx.numbers = [inputs[i] for i in numbers]
+            if one_tensor and not result._is_view():
+                return result
             outs = take(result)
             if any(map(_is_view, outs)):
                 outs = _without_views(outs, alone)
@@ -178,19 +187,22 @@ def _function(
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             given = cotangents if all_differentiable else [cotangents[i] for i in picked]
-            if torch.is_grad_enabled():
+            if is_grad_enabled():
                 return _again(ctx, given, backwards.again(), shape)
+            others = ctx.others if has_others else ()
+            if one is not None and given[0] is not None:
+                return whole((_taken(ctx), others), (one(given[0]),))
             arranged = [
                 arrange(cotangent)
                 for arrange, cotangent in zip(arrangers, given, strict=True)
                 if cotangent is not None
             ]
             if len(arranged) == len(given):
-                return whole((_taken(ctx), ctx.others), arranged)
+                return whole((_taken(ctx), others), arranged)
             if not arranged:
                 return (None,) * len(ctx.needs_input_grad)
             defined = tuple(cotangent is not None for cotangent in given)
-            return backwards.some(defined)((_shared(ctx, defined), ctx.others), arranged)
+            return backwards.some(defined)((_shared(ctx, defined), others), arranged)
 
     return Compiled
 
@@ -216,7 +228,7 @@ class _Left:
 
 def _shared(ctx: Any, defined: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
     """The saved tensors for a backward from some outputs, kept for one from the others, as eager's own graphs would."""
-    left: _Left | None = ctx.left
+    left: _Left | None = getattr(ctx, "left", None)
     if left is None:
         saved = tuple(  # an output holds its node, and so must not be held by it
             (tensor.detach() if tensor.grad_fn is ctx else tensor, _version(tensor))
@@ -250,11 +262,12 @@ def _arranger(like: TensorProxy) -> Callable[[torch.Tensor], torch.Tensor]:
     if meta.layout != torch.strided:
         return lambda cotangent: cotangent
     contiguous = meta.stride == contiguous_stride(meta.shape)
+    strided = torch.strided
     order = sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])
     back = sorted(range(len(order)), key=order.__getitem__)
 
     def arranged(cotangent: torch.Tensor) -> torch.Tensor:
-        if cotangent.layout is not torch.strided:
+        if cotangent.layout is not strided:
             cotangent = cotangent.to_dense()
         if meta.dtype.is_complex:
             cotangent = cotangent.resolve_conj()
@@ -305,11 +318,12 @@ def _inputs(ctx: Any, shape: _Shape) -> list[Any]:
     saved = ctx.saved_tensors
     places = (shape.saved_inputs, shape.other_inputs, shape.numbers)
     inputs: list[Any] = [None] * sum(map(len, places))
-    for i, number in zip(shape.numbers, ctx.numbers, strict=True):
-        inputs[i] = number
+    for place, i in enumerate(shape.numbers):
+        inputs[i] = ctx.numbers[place]
     for i, place in shape.saved_inputs:
         inputs[i] = saved[place]
-    for i, (reference, version) in zip(shape.other_inputs, ctx.inputs, strict=True):
+    for place, i in enumerate(shape.other_inputs):
+        reference, version = ctx.inputs[place]
         tensor = reference()
         if tensor is None or _version(tensor) != version:
             gone = "no longer exists" if tensor is None else "was modified in place"
