@@ -15,7 +15,7 @@ from tracemill.compiler.backwards import backwards_of
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.collection import collection_deferred
 from tracemill.compiler.entry import Entry
-from tracemill.compiler.errors import DataDependentError, OptionError
+from tracemill.compiler.errors import DataDependentError, OptionError, UnsupportedError
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.marks import SIZES, Mark, Marks, Tree, items_of
 from tracemill.compiler.meta import TensorMeta
@@ -209,7 +209,13 @@ class Specialisations:
                 self.misses += 1
                 if self.options.cache != "no caching":
                     self._keep(key, entry)
-                inputs = entry.prologue(*args, **kwargs)
+                try:
+                    inputs = entry.prologue(*args, **kwargs)
+                except Mismatch as changed:
+                    raise UnsupportedError(
+                        f"{changed} is not what it was when the program was traced just now: tracing it, or another "
+                        "thread, changed it in a way that is not seen"
+                    ) from None
             else:
                 self.hits += 1
                 entry.join(self.form, printer_for, self.hits + self.misses)

@@ -33,6 +33,7 @@ from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.values import leaves, map_leaves, substitute
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients
+from tracemill.passes.interpretation.trial import effects_undone
 
 
 class _Leaf(Symbol):
@@ -195,6 +196,7 @@ def _probe(
     with ExitStack() as stack:
         stack.enter_context(unobserved())
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(effects_undone(bsym.sym.impl, *leaves((bsym.args, bsym.kwargs))))
         models = {tensor: model(tensor) for tensor in tensors}
         given = [model(cotangent) for _, cotangent in cotangents]
         if any(isinstance(fake, internals.FakeTensor) for fake in given):

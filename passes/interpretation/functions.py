@@ -16,7 +16,9 @@ import torch
 from torch.utils import checkpoint
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.values import leaves
 from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.passes.interpretation.trial import Handed, as_given, effects_undone
 
 _Function: Any = torch.autograd.Function
 _checkpoint: Any = checkpoint
@@ -36,7 +38,12 @@ def applied(cls: type) -> Callable[..., Any]:
         reference = weakref.ref(cls)
 
         def apply(*args: Any) -> Any:
-            return reference().apply(*args)  # type: ignore[union-attr]
+            function: Any = reference()
+            args = tuple(map(as_given, args))
+            if internals.torch_function_enabled():
+                return function.apply(*args)
+            with effects_undone(function, *args):  # PyTorch is only asked about it
+                return function.apply(*args)
 
         apply.__name__ = f"{cls.__name__}_apply"
         apply.__qualname__ = f"{cls.__qualname__}.apply"
@@ -56,7 +63,14 @@ def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         watched = any(isinstance(item, torch.Tensor) and item.requires_grad for item in inputs)
         with checkpointed(recording), nullcontext() if watched else torch.no_grad():
             return function(*inputs)
-    return recording.record(applied(cls), args, kwargs)
+    return recording.record(applied(cls), tuple(map(_as_it_is, args)), kwargs)
+
+
+def _as_it_is(value: Any) -> Any:
+    """An argument that the function may write to, kept as the object that it is."""
+    if type(value) in (list, dict) and not any(isinstance(x, torch.Tensor) for x in leaves(value)):
+        return Handed(value)
+    return value
 
 
 @contextmanager

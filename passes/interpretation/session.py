@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import threading
 from collections import abc
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from tracemill.passes.interpretation.randomness import (
     make_generator,
 )
 from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.sharp_edges import print_shown
+from tracemill.passes.interpretation.sharp_edges import PRINTING
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -93,7 +92,6 @@ def _uncompiled(
 _clear_autocast_cache = torch.clear_autocast_cache
 _compiler: Any = torch.compiler
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (builtins, "print", standing_in(print, print_shown)),
     (torch, "Generator", _GeneratorName),
     (torch, "clear_autocast_cache", standing_in(_clear_autocast_cache, _clear_casts)),
     (
@@ -197,6 +195,7 @@ def interpreting(
             stack.enter_context(_unchanged_random_state(generators))
             stack.enter_context(_unchanged_settings(interpreter.around))
             stack.enter_context(_COMPILING)
+            stack.enter_context(PRINTING)
             stack.enter_context(Bypass(interpreter))
             stack.enter_context(interpreter)
             yield

@@ -5,12 +5,15 @@ What such a call gave while the program was traced is a constant of the program;
 
 from __future__ import annotations
 
+import builtins
+import functools
 import io
 import os
 import pickle
 import random
 import time
 import warnings
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
@@ -21,8 +24,8 @@ from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
-from tracemill.passes.interpretation.replacement import standing_in
-from tracemill.passes.interpretation.stand_in import TracedTensor
+from tracemill.passes.interpretation.replacement import Replacement
+from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation
 from tracemill.passes.interpretation.watch import is_collecting, is_standard, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
@@ -51,11 +54,20 @@ _FUNCTIONS: dict[Any, str] = {
 }
 
 _PRINT = print
+silent: ContextVar[bool] = ContextVar("silent", default=False)
+"""Whether what this thread prints at the moment is of a call that nobody made."""
 
 
-def print_shown(recording: Any, *values: Any, **options: Any) -> None:
+@functools.wraps(print)
+def _print_shown(*values: Any, **options: Any) -> None:
     """Stands for `print` while a program is traced: tensors are printed with what they hold at that call."""
-    _PRINT(*(recording.shown(v) if type(v) is TracedTensor else v for v in values), **options)
+    recording: Any = interpretation.get()
+    if not silent.get():
+        _PRINT(*(recording.shown(v) if type(v) is TracedTensor else v for v in values), **options)
+
+
+PRINTING = Replacement(lambda: [(builtins, "print", _print_shown)])
+"""`print` is stood in for."""
 
 
 _CLOCKS = ("now", "utcnow", "today")
@@ -65,7 +77,7 @@ _CODES: dict[CodeType, str] = {
     os._Environ.__setitem__.__code__: "os.environ",
     os._Environ.__iter__.__code__: "os.environ",
 }
-_STANDING_IN = {print_shown.__code__, standing_in(print, print_shown).__code__}
+_STANDING_IN = {_print_shown.__code__}
 _READ = os._Environ.__getitem__.__code__
 _DIAGNOSTICS = tuple(
     os.path.join(os.path.dirname(os.__file__), name) for name in ("warnings.py", "logging")

@@ -1,0 +1,50 @@
+"""Trials: user code that PyTorch is asked about, such as a `torch.autograd.Function`, runs besides its own calls.
+
+Its effects on Python state, what it prints and the random numbers that it draws are those of a call that nobody made: they
+are undone. At each call of the program the code runs itself, and so do its effects.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import abc
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+
+from tracemill.compiler.profiling import unprofiled
+from tracemill.passes.interpretation.sharp_edges import PRINTING, silent
+from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.watch import Watch
+
+
+class Handed:
+    """A list or dict of the user's that a function is handed at each call, and may write to."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def as_given(value: Any) -> Any:
+    """What a function is handed."""
+    return value.value if type(value) is Handed else value
+
+
+@contextmanager
+def effects_undone(*roots: Any) -> abc.Generator[None]:
+    """The block's effects on Python state are undone: on what is reached from `roots` and from the code that runs in it."""
+    snapshot = Snapshot()
+    snapshot.visit(*map(as_given, roots))
+    watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals))
+    drawn, arrays_drawn = random.getstate(), numpy.random.get_state(legacy=False)
+    token = silent.set(True)
+    try:
+        with PRINTING, unprofiled(), watch:
+            yield
+    finally:
+        silent.reset(token)
+        random.setstate(drawn)
+        numpy.random.set_state(arrays_drawn)
+        for view, changed in snapshot.changes().items():
+            view.put_back(changed)
