@@ -241,6 +241,23 @@ class ModulesCheck:
         )
 
 
+class OnceCheck:
+    """Passes once: for what goes on at each call, and does not tell where it is, such as a generator."""
+
+    __slots__ = ("_passed",)
+
+    def __init__(self) -> None:
+        self._passed = False
+
+    def check(self) -> bool:
+        """Whether this is the first time."""
+        passed, self._passed = self._passed, True
+        return not passed
+
+    def __tracemill_note__(self) -> str:
+        return "passes once: an iterator does not tell where it is"
+
+
 _CODE = operator.attrgetter("__code__")
 _DEFAULTS = operator.attrgetter("__defaults__")
 _KEYWORD_DEFAULTS = operator.attrgetter("__kwdefaults__")

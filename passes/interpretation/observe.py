@@ -68,6 +68,7 @@ def observe(
         with (
             interpreter.surroundings(),
             interpreting(interpreter, generators_of(call.form.target, call.values)),
+            edges.watching(),
             watch,
         ):
             returned = call.form.call(values)

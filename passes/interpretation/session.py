@@ -27,7 +27,7 @@ from tracemill.passes.interpretation.randomness import (
     make_generator,
 )
 from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.sharp_edges import PRINTING
+from tracemill.passes.interpretation.sharp_edges import NUMPY, PRINTING
 from tracemill.passes.interpretation.stand_in import interpretation
 
 
@@ -111,6 +111,7 @@ _DEFAULT_GENERATOR = DefaultGenerator()
 def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from _REPLACED
     yield torch.random, "default_generator", _DEFAULT_GENERATOR
+    yield from NUMPY
     yield from functions.replaced()
     yield from module_hooks.replaced()
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)

@@ -6,13 +6,17 @@ What such a call gave while the program was traced is a constant of the program;
 from __future__ import annotations
 
 import builtins
-import functools
 import io
 import os
 import pickle
 import random
+import sys
 import time
+import uuid
 import warnings
+from collections import abc
+from collections.abc import Callable
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType
@@ -24,33 +28,28 @@ from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
-from tracemill.passes.interpretation.replacement import Replacement
+from tracemill.passes.interpretation.replacement import Replacement, standing_in
 from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation
-from tracemill.passes.interpretation.watch import is_collecting, is_standard, is_watched
+from tracemill.passes.interpretation.watch import is_beneath, is_collecting, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
     print: "print",
     input: "input",
     open: "open",
-    os.urandom: "os.urandom",
-    os.getpid: "os.getpid",
-    **{
-        getattr(time, name): f"time.{name}"
-        for name in (
-            "time",
-            "time_ns",
-            "perf_counter",
-            "perf_counter_ns",
-            "monotonic",
-            "monotonic_ns",
-            "process_time",
-            "localtime",
-            "gmtime",
-            "sleep",
-        )
-    },
     random.random: "random.random",
     random.getrandbits: "random.getrandbits",
+    **{
+        getattr(module, name): f"{module.__name__}.{name}"
+        for module, names in (
+            (time, "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time"),
+            (time, "process_time_ns thread_time thread_time_ns localtime gmtime ctime asctime"),
+            (time, "strftime clock_gettime sleep"),
+            (os, "urandom getpid getcwd times stat lstat listdir scandir open read write remove"),
+            (os, "unlink rename mkdir rmdir system putenv unsetenv getloadavg"),
+        )
+        for name in names.split()
+        if hasattr(module, name)  # Windows has fewer
+    },
 }
 
 _PRINT = print
@@ -58,7 +57,6 @@ silent: ContextVar[bool] = ContextVar("silent", default=False)
 """Whether what this thread prints at the moment is of a call that nobody made."""
 
 
-@functools.wraps(print)
 def _print_shown(*values: Any, **options: Any) -> None:
     """Stands for `print` while a program is traced: tensors are printed with what they hold at that call."""
     recording: Any = interpretation.get()
@@ -70,18 +68,37 @@ PRINTING = Replacement(lambda: [(builtins, "print", _print_shown)])
 """`print` is stood in for."""
 
 
+_NUMPYS = [
+    name
+    for name in dir(numpy.random)
+    if name == "seed"
+    or getattr(getattr(numpy.random, name), "__self__", None) is numpy.random.mtrand._rand
+]
+"""The functions of numpy.random that draw from numpy's own generator, which profile hooks are not told of."""
+
 _CLOCKS = ("now", "utcnow", "today")
 _STREAMS = ("write", "writelines", "read", "readline", "readlines")
-_NAMES = frozenset(function.__name__ for function in _FUNCTIONS) | {*_CLOCKS, *_STREAMS}
+_NAMES = frozenset(function.__name__ for function in _FUNCTIONS) | {
+    *_CLOCKS,
+    *_STREAMS,
+    "fork_exec",
+}
 _CODES: dict[CodeType, str] = {
     os._Environ.__setitem__.__code__: "os.environ",
+    os._Environ.__delitem__.__code__: "os.environ",
     os._Environ.__iter__.__code__: "os.environ",
+    uuid.uuid1.__code__: "uuid.uuid1",
 }
-_STANDING_IN = {_print_shown.__code__}
 _READ = os._Environ.__getitem__.__code__
-_DIAGNOSTICS = tuple(
-    os.path.join(os.path.dirname(os.__file__), name) for name in ("warnings.py", "logging")
+_SEED = random.Random.seed.__code__
+_UNASKED = (
+    "<frozen importlib",
+    *(
+        os.path.join(os.path.dirname(os.__file__), name)
+        for name in ("warnings.py", "logging", "importlib", "linecache.py", "inspect.py")
+    ),
 )
+"""What looks at files for its own sake: imports, and texts for messages."""
 
 _CANNOT_TELL = (
     "no check can tell what it gives or does at another call: the result of the first call is kept, and an effect "
@@ -90,9 +107,34 @@ _CANNOT_TELL = (
 )
 
 
-def _numpy_state() -> bytes:
-    """The state of numpy's own generator."""
-    return pickle.dumps(numpy.random.get_state(legacy=False))
+_edges: ContextVar[SharpEdges | None] = ContextVar("sharp_edges", default=None)
+
+
+def _drawing(name: str) -> tuple[Any, str, Callable[..., Any]]:
+    """What stands for one of numpy's functions: it is met before it draws."""
+    original = getattr(numpy.random, name)
+
+    def met(_recording: Any, *args: Any, **kwargs: Any) -> Any:
+        edges = _edges.get()
+        if edges is not None and edges.mode != "allow" and not silent.get():
+            edges._meet(f"numpy.random.{name}", sys._getframe(1))
+        return original(*args, **kwargs)
+
+    _STANDING_IN.add(met.__code__)
+    return numpy.random, name, standing_in(original, met)
+
+
+_STANDING_IN = {_print_shown.__code__, standing_in(print, print).__code__}
+NUMPY: tuple[tuple[Any, str, Callable[..., Any]], ...] = tuple(map(_drawing, _NUMPYS))
+"""What stands for numpy's functions while a program is traced."""
+
+
+def _states() -> dict[str, bytes]:
+    """The states of the generators that Python and numpy have themselves."""
+    return {
+        "random": pickle.dumps(random.getstate()),
+        "numpy.random": pickle.dumps(numpy.random.get_state(legacy=False)),
+    }
 
 
 @dataclass
@@ -106,7 +148,7 @@ class SharpEdges:
 
     mode: str
     met: dict[str, None] = field(default_factory=dict)
-    numpy_state: bytes = field(default_factory=_numpy_state)
+    states: dict[str, bytes] = field(default_factory=_states)
     variables: dict[str, None] = field(default_factory=dict)
     settings: ReadSettings = field(default_factory=ReadSettings)
 
@@ -123,12 +165,27 @@ class SharpEdges:
     def call(self, code: CodeType, frame: FrameType) -> None:
         """A call of the standard library's Python code, whose frame it is."""
         if code is _READ:
-            if _users_frame(frame) is not None:
-                self.variables[frame.f_locals["key"]] = None
+            key = frame.f_locals["key"]
+            if type(key) is str and _users_frame(frame) is not None:
+                self.variables[key] = None
             return
+        if code is _SEED and self.mode != "allow":
+            if frame.f_locals["self"] is random._inst:
+                self._meet("random.seed", frame)
+            elif frame.f_locals["a"] is None:
+                self._meet("random.Random without a seed", frame)
         name = _CODES.get(code)
         if name is not None and self.mode != "allow":
             self._meet(name, frame)
+
+    @contextmanager
+    def watching(self) -> abc.Generator[None]:
+        """In the block, functions that profile hooks are not told of tell this."""
+        token = _edges.set(self)
+        try:
+            yield
+        finally:
+            _edges.reset(token)
 
     def _meet(self, name: str, frame: FrameType | None) -> None:
         frame = _users_frame(frame)
@@ -153,11 +210,15 @@ class SharpEdges:
         return found
 
     def report(self) -> None:
-        """Warns of what was met, once for each line; numpy's own generator only tells afterwards that it was drawn from."""
-        if self.mode != "allow" and _numpy_state() != self.numpy_state:
-            message = "numpy.random is drawn from by the program. " + _CANNOT_TELL
+        """Warns of what was met, once for each line; some functions only tell afterwards that they drew or seeded."""
+        changed = [name for name, state in _states().items() if state != self.states[name]]
+        for name in changed if self.mode != "allow" else ():
+            if any(f"{name}." in message for message in self.met):
+                continue
+            message = f"{name} is drawn from, or seeded, by the program. {_CANNOT_TELL}"
             if self.mode == "error":
-                numpy.random.set_state(pickle.loads(self.numpy_state))
+                random.setstate(pickle.loads(self.states["random"]))
+                numpy.random.set_state(pickle.loads(self.states["numpy.random"]))
                 raise SharpEdgeError(message)
             self.met[message] = None
         for message in self.met:
@@ -167,9 +228,9 @@ class SharpEdges:
 def _users_frame(frame: FrameType | None) -> FrameType | None:
     """The user's frame that calls the standard library; None where torch or we do, or for the sake of a warning."""
     while frame is not None and (
-        is_standard(frame.f_code.co_filename) or frame.f_code in _STANDING_IN
+        is_beneath(frame.f_code.co_filename) or frame.f_code in _STANDING_IN
     ):
-        if frame.f_code.co_filename.startswith(_DIAGNOSTICS):
+        if frame.f_code.co_filename.startswith(_UNASKED):
             return None
         frame = frame.f_back
     if frame is None or not is_watched(frame.f_code.co_filename) or is_collecting(frame):
@@ -186,6 +247,8 @@ def _name_of(function: Any) -> str:
     name = function.__name__
     if name in _CLOCKS and getattr(owner, "__module__", "") == "datetime":
         return f"datetime.{name}"
+    if name == "fork_exec":
+        return "subprocess"
     if name in _STREAMS and isinstance(owner, io.IOBase) and not isinstance(owner, io.StringIO):
         return f"{type(owner).__name__}.{name}"
     return ""

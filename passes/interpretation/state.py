@@ -24,6 +24,7 @@ from tracemill.compiler.state_checks import (
     IDENTICAL,
     LENGTH,
     WITHOUT,
+    OnceCheck,
     counts_by_content,
 )
 from tracemill.passes.interpretation.conditions import (
@@ -34,7 +35,7 @@ from tracemill.passes.interpretation.conditions import (
     StateCheck,
 )
 from tracemill.passes.interpretation.places import Place, own_name
-from tracemill.passes.interpretation.snapshot import LINKS, is_atom
+from tracemill.passes.interpretation.snapshot import LINKS, is_atom, is_users_class
 from tracemill.passes.interpretation.tables import (
     State,
     TableWalk,
@@ -135,6 +136,10 @@ class Walk(TableWalk):
             self._class(place, value)
         elif isinstance(value, torch.nn.Module):
             self._module(place, value)
+        elif hasattr(kind, "__next__") and not is_users_class(kind):
+            once = (Named(OnceCheck(), "once"),)
+            subject = f"{named(place)}: an iterator, which goes on at each call"
+            self.state.checks.append(StateCheck(subject, None, "{1}.check()", once))
         elif not isinstance(value, ModuleType):
             for view in self._snapshot.views.get(id(value), ()):
                 self.table(place, view)

@@ -69,6 +69,12 @@ def is_standard(file: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_beneath(file: str) -> bool:
+    """Whether a file is of a library that works for the user's code: Python's own or numpy."""
+    return is_standard(file) or file.startswith(_NUMPY)
+
+
+@lru_cache(maxsize=4096)
 def is_watched(file: str) -> bool:
     """Whether a file's code is the user's: not torch's, Python's, numpy's or tracemill's."""
     if is_library(file) or file.startswith((_NUMPY, *_TOOLS)):
