@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tracemill.compiler.answer import NewTensor, Ref, SameTensor, tensor_arguments
 from tracemill.compiler.proxy import Proxy, TensorProxy
+from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.symbolic import SymbolicTensorProxy
 from tracemill.compiler.symbolic_sizes import SymbolicSizes
-from tracemill.compiler.torch_internals import FakeTensorMode, ShapeEnv, make_fx
+from tracemill.compiler.torch_internals import FakeTensorMode, OpOverload, ShapeEnv, make_fx
 from tracemill.compiler.values import leaves, map_leaves
 from tracemill.executors.fusion import Region
 
@@ -86,22 +88,58 @@ def fakes_of(region: Region) -> Fakes:
 
 
 def function_of(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A region as a function that calls its operations one by one."""
+    """A region as a function that calls its operations one by one; where its sizes are fixed, the ATen operations."""
     sizes = sizes_of(region)
 
     def run(*inputs: Any) -> tuple[torch.Tensor, ...]:
         values: dict[Any, Any] = dict(zip(region.inputs, inputs, strict=True))
-
-        def real(leaf: Any) -> Any:
-            if isinstance(leaf, TensorProxy) or sizes is None:
-                return values.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf
-            return sizes.given(leaf)
-
         for bsym in region.bound_symbols:
-            assert bsym.sym.impl is not None
-            args, kwargs = map_leaves(real, (bsym.args, bsym.kwargs))
-            made = bsym.sym.impl(*args, **kwargs)
-            values.update(zip(leaves(bsym.output), leaves(made), strict=True))
+            by_line = sizes is not None or not consists_of_operations(bsym)
+            values |= _by_line(bsym, values, sizes) if by_line else _by_operations(bsym, values)
         return tuple(values[proxy] for proxy in region.outputs)
 
     return run
+
+
+def consists_of_operations(bsym: BoundSymbol) -> bool:
+    """Whether a line is more than one ATen operation itself, and PyTorch recorded those that make its values."""
+    answer = bsym.answer
+    if answer is None or isinstance(bsym.sym.impl, OpOverload):
+        return False
+    return all(spec.index >= 0 for spec in leaves(answer.output) if type(spec) is NewTensor)
+
+
+def _by_line(
+    bsym: BoundSymbol, values: Mapping[Any, Any], sizes: SymbolicSizes | None
+) -> dict[Any, Any]:
+    """What a line makes, by proxy, computed by its own implementation."""
+
+    def real(leaf: Any) -> Any:
+        if isinstance(leaf, TensorProxy) or sizes is None:
+            return values.get(leaf, leaf) if isinstance(leaf, Proxy) else leaf
+        return sizes.given(leaf)
+
+    assert bsym.sym.impl is not None
+    args, kwargs = map_leaves(real, (bsym.args, bsym.kwargs))
+    return dict(zip(leaves(bsym.output), leaves(bsym.sym.impl(*args, **kwargs)), strict=True))
+
+
+def _by_operations(bsym: BoundSymbol, values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a line makes, by proxy, computed by the ATen operations that it consists of."""
+    assert bsym.answer is not None
+    given = tensor_arguments(bsym.args, bsym.kwargs)
+    found: dict[int, Any] = {position: values[value] for position, value in enumerate(given)}
+
+    def real(leaf: Any) -> Any:
+        return found[leaf.index] if type(leaf) is Ref else leaf
+
+    for fn, args, kwargs, output in bsym.answer.body:
+        made = fn(*map_leaves(real, args), **map_leaves(real, kwargs))
+        for ref, value in zip(leaves(output), leaves(made), strict=True):
+            if type(ref) is Ref:
+                found[ref.index] = value
+    return {
+        out: found[spec.index if type(spec) is NewTensor else spec.position]
+        for spec, out in zip(leaves(bsym.answer.output), leaves(bsym.output), strict=True)
+        if type(spec) in (NewTensor, SameTensor)
+    }
