@@ -237,8 +237,7 @@ def inductor() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of PyTorch's own modules
         from torch._guards import TracingContext, tracing  # what a compilation knows of its fakes
-        from torch._inductor import compile_fx, config, cpu_vec_isa
-        from torch._inductor.codecache import PyCodeCache
+        from torch._inductor import codecache, compile_fx, config, cpu_vec_isa
         from torch._inductor.codegen.cpp import CppVecOverrides
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch._inductor.decomposition import select_decomp_table
@@ -247,11 +246,12 @@ def inductor() -> Any:
     return SimpleNamespace(
         TracingContext=TracingContext,
         cache_dir=cache_dir,
+        codecache=codecache,
         compile=compile_fx.compile_fx_inner,
         config=config,
         cpp_compiler=get_cpp_compiler,
         decompositions=select_decomp_table,
-        load=lambda key, path: PyCodeCache.load_by_key_path(key, path).call,
+        load=lambda key, path: codecache.PyCodeCache.load_by_key_path(key, path).call,
         record_strides=compile_fx.record_original_output_strides,
         rounds_half_types="use_compute_types" in signature(CppVecOverrides.to_dtype).parameters,
         tracing=tracing,

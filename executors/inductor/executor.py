@@ -12,7 +12,8 @@ from tracemill.compiler.proxy import IntegerProxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.torch_internals import OpOverload
 from tracemill.executors.fusion import FusionExecutor, Region, computes
-from tracemill.executors.inductor.compilation import compiled, settings_for
+from tracemill.executors.inductor.compilation import Prepared, function_for, settings_for
+from tracemill.executors.inductor.description import described
 from tracemill.executors.inductor.symbols import places, symbols_are_given, with_sizes
 from tracemill.executors.lowering import fakes_of, function_of
 
@@ -80,11 +81,15 @@ class InductorExecutor(FusionExecutor):
 
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs the compiled region; it hands its inputs over in a list."""
-        fakes, function, wanted = fakes_of(region), function_of(region), places(region)
-        fakes.inputs.extend([fakes.inputs[position].shape[dim] for position, dim in wanted])
-        count = len(region.inputs)
-        made = compiled(lambda *inputs: function(*inputs[:count]), fakes, self.settings_of(region))
-        return region.bind(with_sizes(made.current_callable, wanted), boxed=True)
+        wanted, count = places(region), len(region.inputs)
+
+        def prepare() -> Prepared:
+            fakes, function = fakes_of(region), function_of(region)
+            fakes.inputs.extend([fakes.inputs[position].shape[dim] for position, dim in wanted])
+            return lambda *inputs: function(*inputs[:count]), fakes
+
+        made = function_for(prepare, self.settings_of(region), described(region))
+        return region.bind(with_sizes(made, wanted), boxed=True)
 
     def settings_of(self, region: Region) -> dict[str, Any]:
         """Inductor's settings for a region."""
