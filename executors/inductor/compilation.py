@@ -20,6 +20,9 @@ Prepared = tuple[Callable[..., Any], Fakes]
 _lock = threading.Lock()
 """torch.fx and Inductor work at one graph at a time in a process."""
 
+PARALLEL_FROM = 8192
+"""Elements from which on a loop is given to several threads: with fewer, waking them takes longer than they save."""
+
 
 def settings_for(
     chosen: Mapping[str, Any], *, many_kernels: bool, inputs_are_checked: bool
@@ -30,8 +33,10 @@ def settings_for(
     the inputs are known to be as they were traced, so that the function need not look again.
     """
     inductor = torch_internals.inductor()
+    chunk = max(inductor.config.cpp.min_chunk_size, PARALLEL_FROM // torch.get_num_threads())
     return {
         "cpp_wrapper": many_kernels,
+        "cpp.min_chunk_size": chunk,
         # half types are rounded where eager rounds them
         "emulate_precision_casts": inductor.rounds_half_types,
         "size_asserts": not inputs_are_checked,
