@@ -56,6 +56,9 @@ from torch._C import _get_deterministic_algorithms as deterministic_algorithms
 # True under any autocast, whatever the device.
 from torch._C import _is_any_autocast_enabled as any_autocast_enabled
 
+# Switches off autocast for a block, whatever the device.
+from torch._C import _DisableAutocast as no_autocast
+
 # The functions that take `device=` from torch.set_default_device.
 from torch.utils._device import _device_constructors as device_constructors
 
@@ -341,6 +344,7 @@ __all__ = [
     "make_fx",
     "neg_view",
     "nn_functions",
+    "no_autocast",
     "no_torch_function",
     "no_user_modes",
     "python_setting_readers",

@@ -12,7 +12,13 @@ from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.symbolic import SymbolicTensorProxy
 from tracemill.compiler.symbolic_sizes import SymbolicSizes
-from tracemill.compiler.torch_internals import FakeTensorMode, OpOverload, ShapeEnv, make_fx
+from tracemill.compiler.torch_internals import (
+    FakeTensorMode,
+    OpOverload,
+    ShapeEnv,
+    make_fx,
+    no_autocast,
+)
 from tracemill.compiler.values import leaves, map_leaves
 from tracemill.executors.fusion import Region
 
@@ -54,7 +60,7 @@ def lowered(
     decompositions: how operations are taken apart, as `torch.fx.experimental.proxy_tensor.make_fx` takes them. Each node
     has the fake that it makes in `meta["val"]`.
     """
-    with torch.no_grad(), fakes.mode:
+    with torch.no_grad(), no_autocast(), fakes.mode:  # the program has its casts
         graph = make_fx(function, decomposition_table=dict(decompositions))(*fakes.inputs)
     graph.graph.eliminate_dead_code()
     graph.recompile()

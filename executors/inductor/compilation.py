@@ -83,6 +83,7 @@ def _inductor(settings: Mapping[str, Any]) -> Generator[None]:
         _lock,
         warnings.catch_warnings(action="ignore"),  # of how code is generated: not the user's affair
         torch.no_grad(),
+        torch_internals.no_autocast(),
         torch_internals.inductor().config.patch(dict(settings)),
     ):
         yield

@@ -108,6 +108,21 @@ def test_draws_stay_with_torch_and_are_eagers() -> None:
     torch.testing.assert_close(jf(x), want)
 
 
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_what_the_program_does_without_autocast_stays_without(cache: str) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        with_autocast = (x * 2).sin() @ w
+        with torch.autocast("cpu", enabled=False):
+            without = (x * 2).sin() @ w
+        return (with_autocast.float() + 1).cos(), (without + 1).cos()
+
+    jf = tm.jit(program, executors=["inductor"], cache=cache)
+    x, w = torch.randn(16, 16), torch.randn(16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            torch.testing.assert_close(jf(x, w), program(x, w))
+
+
 def test_training_compiles_forward_and_backward() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
