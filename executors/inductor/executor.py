@@ -37,6 +37,12 @@ _LIBRARY_CALLS = {
 MANY_LIBRARY_CALLS = 5
 """From so many on, a region has kernels enough for calling them from C++ to be worth its longer compilation."""
 
+_JOINS = (_aten.cat, _aten.stack)
+FEW_TENSORS = 8
+"""Up to so many, compiled code reads the tensors that it joins where they are; more it copies one by one."""
+SMALL_TENSOR = 4096
+"""Elements from which on copying a tensor takes longer than addressing the place that it is copied to."""
+
 
 class InductorExecutor(FusionExecutor):
     """Compiles regions with `torch._inductor`; results agree with eager's to rounding.
@@ -53,10 +59,13 @@ class InductorExecutor(FusionExecutor):
         self.settings = dict(settings or {})
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether all that a line does are ATen functions of dense tensors of common dtypes that have elements."""
+        """Whether all that a line does are ATen functions of dense tensors of common dtypes that have elements.
+
+        Joins of many small tensors are left to torch, which makes one call of them.
+        """
         operations = bsym.operations
         tensors = [v for v in (*bsym.inputs, *bsym.outputs) if type(v) is not IntegerProxy]
-        if not operations or not all(map(_is_plain, tensors)):
+        if not operations or not all(map(_is_plain, tensors)) or _joins_many_small_tensors(bsym):
             return False
         if any(value.dtype in _HALF for value in tensors if _is_plain(value)) and not rounds():
             return False
@@ -110,6 +119,13 @@ def rounds() -> bool:
 def calls_library(operation: OpOverload) -> bool:
     """Whether compiled code leaves an operation to a library, with kernels of its own before and after."""
     return operation.overloadpacket in _LIBRARY_CALLS
+
+
+def _joins_many_small_tensors(bsym: BoundSymbol) -> bool:
+    if not any(operation.overloadpacket in _JOINS for operation in bsym.operations):
+        return False
+    sizes = [value.meta.numel for value in bsym.inputs if isinstance(value, TensorProxy)]
+    return len(sizes) > FEW_TENSORS and sum(sizes) < SMALL_TENSOR * len(sizes)
 
 
 def _fits(operation: Any, masked: bool) -> bool:

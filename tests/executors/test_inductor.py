@@ -70,6 +70,19 @@ def test_library_calls_alone_are_left_to_torch() -> None:
     assert not regions(tm.last_traces(jf)[-1])
 
 
+@pytest.mark.parametrize(("count", "columns", "left"), [(20, 3, 1), (8, 3, 0), (20, 8192, 0)])
+def test_joins_of_many_small_tensors_are_left_to_torch(count: int, columns: int, left: int) -> None:
+    def program(*tensors: torch.Tensor) -> torch.Tensor:
+        return (torch.stack(tensors) * 2).sin()
+
+    jf = tm.jit(program, executors=["inductor"])
+    tensors = [torch.randn(columns) for _ in range(count)]
+    torch.testing.assert_close(jf(*tensors), program(*tensors))
+    trace = tm.last_traces(jf)[-1]
+    assert len(regions(trace)) == 1
+    assert sum(bsym.sym.name == "torch.stack" for bsym in trace.bound_symbols) == left
+
+
 @pytest.mark.filterwarnings("ignore:var_mean:UserWarning")
 def test_tensors_without_elements_are_left_to_torch() -> None:
     def program(x: torch.Tensor) -> Any:
