@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals
-from tracemill.executors.inductor.remembered import Remembered, Run
+from tracemill.executors.inductor.remembered import Remembered, Run, without_headers
 from tracemill.executors.inductor.vector_instructions import VECTOR_INSTRUCTIONS
 from tracemill.executors.lowering import Fakes, lowered
 
@@ -74,6 +74,13 @@ def compiled(function: Callable[..., Any], fakes: Fakes, settings: Mapping[str, 
     """
     with _inductor(settings):
         return VECTOR_INSTRUCTIONS.assumed(lambda: _compiled(function, fakes))
+
+
+def loaded(key: str, path: str, settings: Mapping[str, Any]) -> Run:
+    """The function of a module that Inductor wrote in another process, with these settings."""
+    inductor = torch_internals.inductor()
+    with _lock, inductor.config.patch(dict(settings)), without_headers():
+        return VECTOR_INSTRUCTIONS.assumed(lambda: inductor.load(key, path))
 
 
 @contextmanager

@@ -97,18 +97,17 @@ class InductorExecutor(FusionExecutor):
             fakes.inputs.extend([fakes.inputs[position].shape[dim] for position, dim in wanted])
             return lambda *inputs: function(*inputs[:count]), fakes
 
-        made = function_for(prepare, self.settings_of(region), described(region))
+        made = function_for(prepare, settings_for(**self.options_of(region)), described(region))
         return region.bind(with_sizes(made, wanted), boxed=True)
 
-    def settings_of(self, region: Region) -> dict[str, Any]:
-        """Inductor's settings for a region."""
+    def options_of(self, region: Region) -> dict[str, Any]:
+        """What Inductor's settings for a region follow from, as `settings_for` takes it."""
         operations = [item for bsym in region.bound_symbols for item in bsym.operations]
-        many_kernels = sum(map(calls_library, operations)) >= MANY_LIBRARY_CALLS
-        return settings_for(
-            self.settings,
-            many_kernels=many_kernels,
-            inputs_are_checked=region.inputs_are_checked,
-        )
+        return {
+            "chosen": self.settings,
+            "many_kernels": sum(map(calls_library, operations)) >= MANY_LIBRARY_CALLS,
+            "inputs_are_checked": region.inputs_are_checked,
+        }
 
 
 def rounds() -> bool:

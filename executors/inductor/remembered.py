@@ -49,7 +49,7 @@ class Remembered:
         inductor = torch_internals.inductor()
         try:
             found = json.loads(self._file.read_text())
-            with _without_headers():
+            with without_headers():
                 return inductor.load(
                     found["key"], os.path.join(inductor.cache_dir(), found["path"])
                 )
@@ -123,7 +123,7 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 @contextmanager
-def _without_headers() -> Generator[None]:
+def without_headers() -> Generator[None]:
     """Inductor compiles no headers in the block; it would read them all again to see whether they are as they were."""
     codecache = torch_internals.inductor().codecache
     made = codecache._precompile_header

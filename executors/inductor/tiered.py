@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from tracemill.compiler import torch_internals
+import torch
+
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.executors.fusion import Region
+from tracemill.executors.inductor.compilation import loaded, settings_for
 from tracemill.executors.inductor.executor import InductorExecutor
 from tracemill.executors.inductor.worker_process import WORKER
 from tracemill.executors.lowering import inputs_of
@@ -37,7 +39,7 @@ class TieredExecutor(InductorExecutor):
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs the region, on torch at first."""
         changeover = self._changeovers.setdefault(region.program, Changeover())
-        return region.bind(changeover.add(region, self.settings_of(region)), boxed=True)
+        return region.bind(changeover.add(region, self.options_of(region)), boxed=True)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits, for so many seconds at most, until no program waits for its code; whether that is so."""
@@ -82,7 +84,7 @@ class Changeover:
         self._started = False
         self._failure = ""
 
-    def add(self, region: Region, settings: dict[str, Any]) -> TieredRegion:
+    def add(self, region: Region, options: dict[str, Any]) -> TieredRegion:
         """The function of another region."""
         trace = region.trace
         run = trace.callable("minimal")
@@ -94,7 +96,8 @@ class Changeover:
             "name": trace.name,
             "text": trace.text("minimal"),
             "inputs": inputs,
-            "settings": settings,
+            "options": options,
+            "threads": torch.get_num_threads(),
         }
         made = TieredRegion(self, lambda values: run(*values), job)
         self._regions.append(weakref.ref(made))
@@ -117,7 +120,8 @@ class Changeover:
             self._fail(result["error"])
             return
         try:
-            self._compiled[region] = torch_internals.inductor().load(result["key"], result["path"])
+            settings = settings_for(**region.job["options"])
+            self._compiled[region] = loaded(result["key"], result["path"], settings)
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             return

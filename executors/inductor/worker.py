@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_names
-from tracemill.executors.inductor.compilation import compiled
+from tracemill.executors.inductor.compilation import compiled, settings_for
 from tracemill.executors.lowering import Input, fakes_like
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
     """The result of a job.
 
-    job: `text` and `name` of a function, its `inputs`, and Inductor's `settings`. The result has the `key` and the `path`
+    job: `text` and `name` of a function, its `inputs`, the `options` that Inductor's settings follow
+    from, and for how many `threads` the code is. The result has the `key` and the `path`
     of the module that Inductor wrote, whose function `call` is the program.
     """
     namespace: dict[str, Any] = {}
@@ -29,7 +30,9 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         Input(tuple(shape), tuple(stride), torch_names.lookup(dtype), torch.device(device))
         for shape, stride, dtype, device in job["inputs"]
     ]
-    made = compiled(namespace[job["name"]], fakes_like(inputs), job["settings"])
+    torch.set_num_threads(job["threads"])
+    settings = settings_for(**job["options"])
+    made = compiled(namespace[job["name"]], fakes_like(inputs), settings)
     if made.constants:
         raise ValueError("the program holds constant tensors")
     path = sys.modules[made.current_callable.__module__].__file__
