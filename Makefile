@@ -64,6 +64,7 @@ docs: $(READY)  ## the pages, into docs/_build/html, with warnings as errors
 	$(BIN)/python -m sphinx -q -E -b html -W --keep-going docs docs/_build/html
 
 bench: $(READY)  ## tests/perf, alone on the machine and without verification
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'
 	mkdir -p $(dir $(RUN))
 	TRACEMILL_VERIFY=0 $(PYTEST) -m "not gpu" tests/perf --benchmark-json=$(RUN) $(PYTEST_ARGS)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -39,11 +41,34 @@ def peers() -> dict[str, Compile]:
         found[f"torch.compile {backend}"] = lambda fn, backend=backend: torch.compile(
             fn, backend=backend
         )
+    thunder = _thunder()
+    return found if thunder is None else found | {"thunder": thunder}
+
+
+NAMED = ("align_as", "align_to", "has_names", "refine_names", "rename")
+"""Methods of named tensors, which lightning-thunder lists when it is imported and later PyTorch no longer has."""
+
+
+def _unnamed(*_: object) -> None:
+    raise NotImplementedError("tensors have no names any more")
+
+
+@functools.cache
+def _thunder() -> Compile | None:
+    """lightning-thunder's `jit`; None where it is not installed, or not for this PyTorch."""
+    gone = [name for name in NAMED if not hasattr(torch.Tensor, name)]
+    for name in gone:
+        method = types.FunctionType(_unnamed.__code__, globals(), name)
+        setattr(torch.Tensor, name, method)
     try:
-        thunder = importlib.import_module("thunder")
-    except Exception:  # not installed, or not for this PyTorch
-        return found
-    return found | {"thunder": thunder.jit}
+        return importlib.import_module("thunder").jit
+    except Exception as error:
+        if not isinstance(error, ModuleNotFoundError):
+            warnings.warn(f"thunder left out: {type(error).__name__}: {error}", stacklevel=2)
+        return None
+    finally:
+        for name in gone:
+            delattr(torch.Tensor, name)
 
 
 def ready(
