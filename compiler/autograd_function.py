@@ -21,18 +21,21 @@ from tracemill.compiler.values import leaves
 
 _is_view = torch.Tensor._is_view
 is_grad_enabled = torch.is_grad_enabled
+strided = torch.strided
 
 
 @dataclass(eq=False)
 class Backwards:
     """The backwards of one specialisation, one for each set of outputs that have a cotangent.
 
-    cotangents: a proxy like each. whole: the backward for all of them. make: the backward for some, by whether each has
-    one. again: the program as eager runs it, for gradients of gradients; raises UnsupportedError where it cannot.
+    cotangents: a proxy like each. whole: the backward for all of them. elementwise: whether it reads them element by
+    element, so that expanded numbers will do. make: the backward for some, by whether each has one. again: the program
+    as eager runs it, for gradients of gradients; raises UnsupportedError where it cannot.
     """
 
     cotangents: tuple[TensorProxy, ...]
     whole: Callable[..., Any]
+    elementwise: bool
     make: Callable[[tuple[bool, ...]], Callable[..., Any]]
     again: Callable[[], Callable[..., Any]]
     _made: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
@@ -158,6 +161,8 @@ def _function(
     whole, picked = backwards.whole, shape.differentiable
     arrangers = tuple(map(_arranger, backwards.cotangents))
     one = arrangers[0] if len(arrangers) == 1 else None
+    if one is not None and backwards.elementwise:
+        one = _unless_expanded(one)
     all_differentiable = len(picked) == len(shape.outs)
     one_tensor = shape.is_one_tensor
 
@@ -262,7 +267,6 @@ def _arranger(like: TensorProxy) -> Callable[[torch.Tensor], torch.Tensor]:
     if meta.layout != torch.strided:
         return lambda cotangent: cotangent
     contiguous = meta.stride == contiguous_stride(meta.shape)
-    strided = torch.strided
     order = sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])
     back = sorted(range(len(order)), key=order.__getitem__)
 
@@ -281,6 +285,19 @@ def _arranger(like: TensorProxy) -> Callable[[torch.Tensor], torch.Tensor]:
             meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
         )
         return made.copy_(cotangent)
+
+    return arranged
+
+
+def _unless_expanded(
+    arrange: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`arrange`, which leaves one number for all elements as it is."""
+
+    def arranged(cotangent: torch.Tensor) -> torch.Tensor:
+        if cotangent.layout is strided and not any(cotangent.stride()):
+            return cotangent
+        return arrange(cotangent)
 
     return arranged
 

@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from tracemill.compiler import prims
 from tracemill.compiler.autograd_function import Backwards, bare
+from tracemill.compiler.meta import contiguous_stride
 from tracemill.compiler.ordering import RegisteredPass
 from tracemill.compiler.pass_base import Call, Pass, PassContext
 from tracemill.compiler.pipeline import History, PrinterOf, run
+from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbolic import is_symbolic
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.fewer_cotangents import with_fewer_cotangents
 from tracemill.passes.autograd_split.halves import Halves
@@ -50,4 +57,37 @@ def backwards_of(
         return replay(derivation.trace).callable()
 
     cotangents = Halves.of(split).cotangents
-    return Backwards(cotangents, bare(program.backward), make, again)
+    elementwise = all(map(_Reads(program), Halves.of(program).cotangents))
+    return Backwards(cotangents, bare(program.backward), elementwise, make, again)
+
+
+class _Reads:
+    """Whether a cotangent is read element by element, into results of the layout that contiguous operands give.
+
+    Then one number that is expanded, as a sum's derivative hands it on, will do as it is.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._halves = Halves.of(program)
+
+    def __call__(self, cotangent: TensorProxy) -> bool:
+        readers = [
+            bsym
+            for bsym in self._halves.lines
+            if cotangent in bsym.inputs and bsym.sym is not prims.DELETE
+        ]
+        return cotangent not in self._halves.gradients and all(map(_is_elementwise, readers))
+
+
+def _is_elementwise(bsym: BoundSymbol) -> bool:
+    tensors = [proxy for proxy in (*bsym.inputs, *bsym.outputs) if isinstance(proxy, TensorProxy)]
+    return (
+        bsym.sym.path is not None
+        and len(bsym.operations) == 1
+        and torch.Tag.pointwise in bsym.operations[0].tags
+        and not bsym.mutates
+        and all(
+            is_symbolic(proxy) is False and proxy.meta.stride == contiguous_stride(proxy.meta.shape)
+            for proxy in tensors
+        )
+    )
