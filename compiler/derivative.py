@@ -52,8 +52,8 @@ class Backward(NamedTuple):
 class Derivative:
     """One call under autograd, on fakes of `sizes`.
 
-    body: its values. steps: the operations of its forward. outputs: the output's leaves as refs, None for what is no
-    tensor. differentiable: the outputs that a cotangent can come to. wanted: the tensor arguments that get a gradient.
+    body: its values. steps: the operations of its forward. models, made: the fakes that it was called on, and the leaves
+    of what it returned. outputs: these leaves as refs, None for what is no tensor. differentiable: the outputs that a cotangent can come to. wanted: the tensor arguments that get a gradient.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class Derivative:
         self._way = way
         self._log = Log()
         self._backwards: dict[Any, Backward] = {}
-        models = [sizes.model(tensor) for tensor in tensors]
+        with unobserved():
+            models = [sizes.model(tensor) for tensor in tensors]
         for model in models:
             self._log.add(model)
         with self._watching(self._log), torch.enable_grad():
             output = self._call(models)
-        self._models = models
-        self._outputs = leaves(output)
+        self.models = models
+        self.made = leaves(output)
         self.wanted = tuple(i for i, model in enumerate(models) if model.requires_grad)
         self.body = Body(self._log, len(models))
         self.outputs = tuple(
-            self._log.add(leaf) if isinstance(leaf, torch.Tensor) else None
-            for leaf in self._outputs
+            self._log.add(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self.made
         )
         given = {id(model) for model in models}
         self.differentiable = tuple(
             position
-            for position, leaf in enumerate(self._outputs)
+            for position, leaf in enumerate(self.made)
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad and id(leaf) not in given
         )
         kept = [ref for ref in self.outputs if ref is not None]
@@ -135,7 +135,7 @@ class Derivative:
     def _captured(self, cotangents: Cotangents) -> Backward:
         fakes = [self.sizes.model(cotangent) for _, cotangent in cotangents]
         refs = tuple(map(self._log.add, fakes))
-        outs = [self._outputs[position] for position, _ in cotangents]
+        outs = [self.made[position] for position, _ in cotangents]
         with _telling_failures(self._fn):
             found = self._differentiated(outs, fakes)
         raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
@@ -155,7 +155,7 @@ class Derivative:
             try:
                 with self._watching(self._log), way():
                     return gradients(
-                        outs, [self._models[position] for position in self.wanted], fakes
+                        outs, [self.models[position] for position in self.wanted], fakes
                     )
             except Exception as error:
                 del self._log.operations[done:]
@@ -167,7 +167,7 @@ class Derivative:
         read = [ref for step in steps for ref in step.inputs]
         read += [ref for ref in gradients.values() if ref is not None]
         had = {ref.index for ref in self.outputs if ref is not None}
-        had.update(range(len(self._models)))
+        had.update(range(len(self.models)))
         return tuple(
             dict.fromkeys(
                 ref for ref in read if ref.index < self.forward_size and ref.index not in had
@@ -253,7 +253,9 @@ class Derivatives:
                 with _telling_failures(fn):
                     return Derivative(fn, args, kwargs, tensors, self.sizes, way)
             except NotCapturedError as error:
-                failure = failure or error
+                failure = failure or NotCapturedError(
+                    str(error)
+                )  # no traceback, whose frames hold tensors
         assert failure is not None
         return failure
 
@@ -286,4 +288,4 @@ DERIVATIVES = Derivatives(Sizes(_FAKES))
 
 def derivatives_for(sizes: Sizes) -> Derivatives:
     """The derivatives of a program: the process's, or those of its own symbolic sizes."""
-    return Derivatives(sizes) if sizes.is_symbolic else DERIVATIVES
+    return DERIVATIVES if sizes.derivatives is None else sizes.derivatives

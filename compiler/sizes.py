@@ -29,6 +29,8 @@ class Sizes:
     """
 
     is_symbolic = False
+    derivatives: Any = None
+    """The derivatives that are told for these sizes alone, for `derivative.derivatives_for`."""
     ways: tuple[Callable[[], AbstractContextManager[Any]], ...] = (nullcontext,)
     """The blocks to ask in, one after another until PyTorch answers."""
 

@@ -16,6 +16,8 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor, SameTensor
+from tracemill.compiler.body import NotCapturedError
+from tracemill.compiler.derivative import Derivatives
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta, hint
 from tracemill.compiler.models import extent_of, non_leaf
@@ -96,6 +98,7 @@ class SymbolicSizes(Sizes):
         self.reads_offsets = False
         self.checked: int | None = None
         self.numbers: dict[Any, NumberProxy] = {}
+        self.derivatives = Derivatives(self)
         self._symbolic: dict[Any, Any] = {}
         self._answers: dict[Any, Any] = {}
 
@@ -268,14 +271,34 @@ class SymbolicSizes(Sizes):
             self._answers[parts] = found
         return found
 
-    def _told(self, *asked: Any) -> Any:
-        for way in self.ways:
-            try:
-                with internals.quiet_fakes(), unprofiled(), way():
-                    return self._ask(*asked)
-            except Exception:  # what fakes cannot do symbolically, they did for the sizes of now
-                continue
-        return None
+    def _told(
+        self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
+    ) -> Any:
+        with unprofiled():
+            found = self._of_derivative(fn, args, kwargs, answer, tensors)
+            for way in self.ways if found is None else ():
+                try:
+                    with internals.quiet_fakes(), way():
+                        return self._ask(fn, args, kwargs, answer, tensors)
+                except (
+                    Exception
+                ):  # what fakes cannot do symbolically, they did for the sizes of now
+                    continue
+            return found
+
+    def _of_derivative(
+        self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
+    ) -> Any:
+        """The layouts of a call that gradients flow through, which its derivative, wanted later, tells as well; or None."""
+        if not torch.is_grad_enabled() or answer.mutated or answer.is_query:
+            return None
+        if not any(tensor.requires_grad for tensor in tensors):
+            return None
+        try:
+            derivative = self.derivatives.ask(fn, args, kwargs)
+        except NotCapturedError:
+            return None
+        return _all_compared(answer, derivative.made, derivative.models, tensors)
 
     def _ask(
         self, fn: Any, args: Any, kwargs: Any, answer: Answer, tensors: Sequence[TensorProxy]
@@ -292,12 +315,7 @@ class SymbolicSizes(Sizes):
                 output = fn(*given, **named)
             if answer.is_query:
                 return [output]
-            specs, outs = leaves(answer.output), leaves(output)
-            if len(specs) != len(outs):
-                return None
-            pairs = zip(specs, outs, strict=True)
-            found = [_compared(spec, out, models, tensors) for spec, out in pairs]
-        return None if any(layout is False for layout in found) else found
+            return _all_compared(answer, leaves(output), models, tensors)
 
     def cotangent(self, out: TensorProxy) -> TensorProxy:
         layout, plain = layout_of(out), super().cotangent(out)
@@ -385,6 +403,17 @@ def _as_given(
     ):
         return None
     return [layout._replace(offset=0)]
+
+
+def _all_compared(
+    answer: Answer, outs: Sequence[Any], models: Sequence[Any], tensors: Sequence[TensorProxy]
+) -> list[Any] | None:
+    """The layouts of a call's outputs, None where one is not as for the sizes of now."""
+    specs = leaves(answer.output)
+    if len(specs) != len(outs):
+        return None
+    found = [_compared(spec, out, models, tensors) for spec, out in zip(specs, outs, strict=True)]
+    return None if any(layout is False for layout in found) else found
 
 
 def _compared(spec: Any, out: Any, models: Sequence[Any], tensors: Sequence[TensorProxy]) -> Any:

@@ -13,6 +13,7 @@ import itertools
 import operator
 import sys
 from collections import abc
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -128,7 +129,6 @@ def _missing(self: Any, name: str) -> Any:
 
 
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (builtins, "isinstance", _is_instance),
     *(
         (kind, name, _text(kind, name))
         for kind in _PLAIN
@@ -143,8 +143,25 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     *((torch.SymInt, name, _as_plain(name)) for name in _LACKING),
     *((kind, "__getattr__", _missing) for kind in _PLAIN),
 )
-LIKE_PLAIN_NUMBERS = Replacement(lambda: _REPLACED)
-"""The block in which symbolic numbers look like plain ones to the user's code in this thread."""
+_NUMBERS = Replacement(lambda: _REPLACED)
+_INSTANCES = Replacement(lambda: ((builtins, "isinstance", _is_instance),))
+
+
+@contextmanager
+def like_plain_numbers() -> abc.Generator[None]:
+    """In the block symbolic numbers look like plain ones to the user's code in this thread."""
+    with _NUMBERS, _INSTANCES:
+        yield
+
+
+@contextmanager
+def asking_pytorch() -> abc.Generator[None]:
+    """In the block, inside the other one, `isinstance` is Python's: PyTorch calls it thousands of times for an answer."""
+    _INSTANCES.__exit__()
+    try:
+        yield
+    finally:
+        _INSTANCES.__enter__()
 
 
 def refuse_exact_types(codes: abc.Iterable[CodeType]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from tracemill.compiler.answer import NewTensor
 from tracemill.compiler.marks import Mark, Tree
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.names import Names
-from tracemill.compiler.oracle import ORACLE, STORAGE_READERS
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch
 from tracemill.compiler.proxy import NumberProxy, TensorProxy
 from tracemill.compiler.symbol import Source
 from tracemill.compiler.symbolic import Expression, layout_of, while_tracing
@@ -22,7 +22,7 @@ from tracemill.compiler.values import map_leaves
 from tracemill.passes.interpretation import queries
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.python_numbers import LIKE_PLAIN_NUMBERS
+from tracemill.passes.interpretation.python_numbers import asking_pytorch, like_plain_numbers
 from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.symbolic_inputs import SymbolicInputs
 
@@ -57,7 +57,7 @@ class SymbolicInterpreter(Interpreter):
     def surroundings(self) -> Generator[None]:
         self.sizes.running = self.source
         try:
-            with LIKE_PLAIN_NUMBERS, internals.quiet_fakes():
+            with like_plain_numbers(), internals.quiet_fakes():
                 yield
         finally:
             self.sizes.running = lambda: None  # the interpreter is not to live on
@@ -114,7 +114,8 @@ class SymbolicInterpreter(Interpreter):
             answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
             return None
-        layouts = self.sizes.layouts(fn, args, kwargs, answer, tensors)
+        with asking_pytorch() if is_pytorch(fn) else nullcontext():
+            layouts = self.sizes.layouts(fn, args, kwargs, answer, tensors)
         return None if layouts is None else (answer, tensors, layouts)
 
     def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
