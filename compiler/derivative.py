@@ -53,7 +53,8 @@ class Derivative:
     """One call under autograd, on fakes of `sizes`.
 
     body: its values. steps: the operations of its forward. models, made: the fakes that it was called on, and the leaves
-    of what it returned. outputs: these leaves as refs, None for what is no tensor. differentiable: the outputs that a cotangent can come to. wanted: the tensor arguments that get a gradient.
+    of what it returned. outputs: these leaves as refs, None for what is no tensor. differentiable: the outputs that a
+    cotangent can come to. wanted: the tensor arguments that get a gradient.
     """
 
     def __init__(

@@ -10,11 +10,9 @@ import torch
 
 from tracemill.compiler import services
 from tracemill.compiler.caller import caller_of
-from tracemill.compiler.calling import CallForm
 from tracemill.compiler.errors import OptionError
 from tracemill.compiler.jitted_module import jitted_module
-from tracemill.compiler.ordering import passes_for
-from tracemill.compiler.pass_base import AnyPass, Call, PassContext
+from tracemill.compiler.pass_base import AnyPass
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.report import PassReport, Report
 from tracemill.compiler.specialise import CacheInfo, Options, Specialisations
@@ -106,7 +104,9 @@ services.jit_again = _jitted
 def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     """The trace of a call of `fn`: acquired and named, not optimised, and run by no executor.
 
-    Its arguments are the call's tensors, then the tensors that the program uses by itself, such as parameters.
+    Its arguments are the call's tensors, then the tensors that the program uses by itself, such as parameters, then the
+    sizes and numbers that differ from call to call. All keyword arguments are the call's: what these are is said by
+    tracing a jitted function, whose `cache` and `sharp_edges` hold, as in `trace(jit(fn, cache="symbolic values"), x)`.
 
     >>> import torch
     >>> print(trace(lambda x: x + 1, torch.ones(2)).text("minimal"))
@@ -117,10 +117,13 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
       return t0
     <BLANKLINE>
     """
-    form = CallForm(fn)
-    context = PassContext(Call(form, form.bind(*args, **kwargs)))
+    state = getattr(fn, "__tracemill__", None)
+    if not isinstance(state, Specialisations):
+        state = Specialisations(fn, Options())
+    context = state.context_for(state.form.bind(*args, **kwargs))
     stages = ("interpretation", "proxy_renaming")
-    chosen = [registered for registered in passes_for() if registered.item.stage in stages]
+    passes = state.options.resolved_passes()
+    chosen = [registered for registered in passes if registered.item.stage in stages]
     return run(chosen, context, History()).computation
 
 

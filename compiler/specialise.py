@@ -264,15 +264,19 @@ class Specialisations:
             if not self.entries[oldest]:
                 del self.entries[oldest]
 
-    def _compile(self, values: tuple[Any, ...]) -> Entry:
-        self.history = history = History()
-        self.latest = None  # so that the next hit says which history is its own
-        context = PassContext(
+    def context_for(self, values: tuple[Any, ...]) -> PassContext:
+        """What the passes are told of a call with these values, one for each parameter."""
+        return PassContext(
             Call(self.form, values, self._marks.of(self.form, values)),
             self.options.mode,
             self.options.resolved_executors(),
             sharp_edges=self.options.sharp_edges,
         )
+
+    def _compile(self, values: tuple[Any, ...]) -> Entry:
+        self.history = history = History()
+        self.latest = None  # so that the next hit says which history is its own
+        context = self.context_for(values)
         passes = self.options.resolved_passes()
         printer_of = self.options.printer_of
         program = run(passes, context, history, printer_of)

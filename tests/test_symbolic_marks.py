@@ -87,6 +87,19 @@ def test_unmarked_numbers_are_constants_that_are_unpacked(index: Any) -> None:
     assert torch.equal(trace(a), sliced(a, index))
 
 
+def halved(a: Tensor) -> Tensor:
+    return a[..., : a.shape[-1] // 2]
+
+
+def test_a_jitted_function_is_traced_under_its_marks() -> None:
+    jitted = tm.jit(halved, cache={"a": {1: "n"}})
+    trace = tm.trace(jitted, torch.randn(4, 6))
+    assert [proxy.type_string for proxy in trace.args] == ["cpu f32[4, n]", "int"]
+    other = torch.randn(4, 9)
+    assert torch.equal(trace(other, 9), halved(other))
+    assert tm.cache_info(jitted).entries == 0
+
+
 def arithmetic(x: Tensor, n: int, scale: float, options: dict[str, Any], *more: int) -> Tensor:
     return x * scale + n * options["k"][0] - sum(more)
 
