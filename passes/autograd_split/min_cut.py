@@ -1,13 +1,14 @@
 """The minimum cut: which of the forward's values to save, so that few bytes are kept and the rest follows from them.
 
 A value is an edge whose capacity is its bytes; what cannot be computed again hangs on the source, what the backward
-reads on the sink. Views are one value with their base, the program's inputs cost nothing.
+reads on the sink. Views are one value with their base, the program's inputs cost nothing. Only values that something read
+may be computed from are in the graph, which leaves most of a program out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx
 from networkx.algorithms.flow import boykov_kolmogorov
@@ -32,6 +33,17 @@ def is_view(bsym: BoundSymbol) -> bool:
     )
 
 
+class _Value(NamedTuple):
+    """How a value can be had in the backward.
+
+    capacity: the bytes that saving it takes, None where it cannot be saved. made_from: what it is computed from again,
+    None where it cannot be.
+    """
+
+    capacity: int | None
+    made_from: tuple[Proxy, ...] | None = None
+
+
 class MinimumCut:
     """The cut of a program.
 
@@ -53,6 +65,7 @@ class MinimumCut:
         self._cost = cost
         self._graph: networkx.DiGraph[Any] = networkx.DiGraph()
         self._base: dict[Proxy, Proxy] = {}
+        self._values: dict[Proxy, _Value] = {}
         self._inputs = set(halves.computation.args)
         self._inner = _inner_values(halves)
         self._written = {
@@ -70,15 +83,33 @@ class MinimumCut:
         return self._base.get(proxy, proxy)
 
     def _build(self) -> None:
-        self._graph.add_nodes_from((SOURCE, SINK))
         for proxy in self._inputs:
-            self._value(proxy, None if proxy in self._lost else 0, free=False)
+            self._values[proxy] = _Value(None if proxy in self._lost else 0)
         for bsym in self._halves.computation.bound_symbols:
             self._line(bsym)
-        for proxy in self._halves.saved:
-            base = self.base(proxy)
-            if base not in self._inputs:
-                self._graph.add_edge((base, "out"), SINK)
+        self._graph.add_nodes_from((SOURCE, SINK))
+        read = dict.fromkeys(map(self.base, self._halves.saved))
+        wanted = [base for base in read if base not in self._inputs]
+        self._graph.add_edges_from(((base, "out"), SINK) for base in wanted)
+        added: set[Proxy] = set()
+        while wanted:
+            proxy = wanted.pop()
+            if proxy not in added:
+                added.add(proxy)
+                wanted.extend(self._add(proxy))
+
+    def _add(self, proxy: Proxy) -> tuple[Proxy, ...]:
+        """Adds a value to the graph; returns those that it may be computed from."""
+        value = self._values[proxy]
+        if value.capacity is None:
+            self._graph.add_edge((proxy, "in"), (proxy, "out"))
+        else:
+            self._graph.add_edge((proxy, "in"), (proxy, "out"), capacity=value.capacity)
+        if value.made_from is None:
+            self._graph.add_edge(SOURCE, (proxy, "in"))
+            return ()
+        self._graph.add_edges_from(((source, "out"), (proxy, "in")) for source in value.made_from)
+        return value.made_from
 
     def _line(self, bsym: BoundSymbol) -> None:
         given = list(dict.fromkeys(map(self.base, bsym.inputs)))
@@ -93,9 +124,8 @@ class MinimumCut:
             self._base[out] = out
             never_saved = bsym.region and free and out in self._inner
             cost = self._cost(out) if isinstance(out, TensorProxy) else 0
-            self._value(out, None if never_saved else cost, free=free)
-            for proxy in given:
-                self._graph.add_edge((proxy, "out"), (out, "in"))
+            made_from = tuple(given) if free else None
+            self._values[out] = _Value(None if never_saved else cost, made_from)
 
     def _may_run_again(self, bsym: BoundSymbol) -> bool:
         touched = (*bsym.inputs, *bsym.outputs)
@@ -104,15 +134,6 @@ class MinimumCut:
         if bsym.region and bsym.sym.path is not None and not bsym.is_random:
             return True
         return self._recomputable(bsym)
-
-    def _value(self, proxy: Proxy, capacity: int | None, *, free: bool) -> None:
-        """A value; without a capacity it cannot be saved, `free` it can be computed again."""
-        if capacity is None:
-            self._graph.add_edge((proxy, "in"), (proxy, "out"))
-        else:
-            self._graph.add_edge((proxy, "in"), (proxy, "out"), capacity=capacity)
-        if not free:
-            self._graph.add_edge(SOURCE, (proxy, "in"))
 
     def _cut(self) -> set[Proxy]:
         _, (above, below) = networkx.minimum_cut(
