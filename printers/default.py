@@ -64,6 +64,8 @@ def _is_unpack(bsym: BoundSymbol) -> bool:
 def new_values(bsym: BoundSymbol) -> list[Any]:
     """The values that a bound symbol defines: its outputs that are no arguments of it."""
     output, given = bsym.output, bsym.inputs
+    if output is None:
+        return []
     if isinstance(output, Proxy):
         return [] if output in given else [output]
     return [proxy for proxy in named(output) if proxy not in given]
