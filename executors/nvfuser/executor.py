@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import groupby
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+import torch
+
 from tracemill.compiler.answer import Answer
 from tracemill.compiler.errors import OptionError
-from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.executors.fusion import FusionExecutor, Region
@@ -63,6 +66,8 @@ class NvFuserExecutor(FusionExecutor):
                 return f"of {tensor.dtype}"
             if tensor.device.type != self.device_type and tensor.shape:
                 return f"on {tensor.device} too"
+        if any(_is_empty(value) for value in bsym.inputs) or all(map(_is_empty, bsym.outputs)):
+            return "of no elements"
         if not is_available():
             return "nvFuser does not load"
         answer = bsym.answer
@@ -71,6 +76,15 @@ class NvFuserExecutor(FusionExecutor):
         if answer not in self._reasons:
             self._reasons[answer] = self._tried(bsym)
         return self._reasons[answer]
+
+    def split(self, lines: Sequence[BoundSymbol]) -> Iterator[Sequence[BoundSymbol]]:
+        """The lines of one GPU after those of another: a definition runs on one."""
+        return (tuple(part) for _, part in groupby(lines, self._device))
+
+    def _device(self, bsym: BoundSymbol) -> torch.device | None:
+        values = (*bsym.inputs, *bsym.outputs)
+        devices = (value.device for value in values if isinstance(value, TensorProxy))
+        return next((device for device in devices if device.type == self.device_type), None)
 
     def _tried(self, bsym: BoundSymbol) -> str:
         outputs = tuple(value for value in bsym.outputs if isinstance(value, TensorProxy))
@@ -93,6 +107,10 @@ class NvFuserExecutor(FusionExecutor):
         function = self.fused(region)
         function.definition()
         return region.bind(function)
+
+
+def _is_empty(value: Proxy) -> bool:
+    return isinstance(value, TensorProxy) and 0 in value.meta.shape
 
 
 def definitions(trace: Trace) -> dict[str, str]:

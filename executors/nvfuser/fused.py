@@ -55,9 +55,7 @@ class Fused:
             if isinstance(meta, torch.Tensor)
             for size in sizes_of(meta)
         )
-        self._moved = [
-            position for position, node in enumerate(nodes[-1].args[0]) if _only_moved(node)
-        ]
+        self._moved = _sharing(nodes[-1].args[0])
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """The region's outputs."""
@@ -201,16 +199,24 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _only_moved(node: torch.fx.Node) -> bool:
-    """Whether a node's elements are those of an input, which nvFuser may then give instead of a copy."""
-    while node.op == "call_function":
+def _sharing(outputs: Sequence[torch.fx.Node]) -> list[int]:
+    """The outputs whose elements are those of an input or of another output, which nvFuser may give instead of a copy."""
+    sources = [_moved_from(node) for node in outputs]
+    return [
+        position
+        for position, source in enumerate(sources)
+        if source.op == "placeholder" or sources.count(source) > 1
+    ]
+
+
+def _moved_from(node: torch.fx.Node) -> torch.fx.Node:
+    """The value whose elements a node has, in whatever order."""
+    while node.all_input_nodes:
         translation = TRANSLATIONS.get(node.target)
         if node.target is not operator.getitem and (translation is None or not translation.moves):
-            return False
-        if not node.all_input_nodes:
-            return False
+            break
         node = node.all_input_nodes[0]
-    return True
+    return node
 
 
 def _is_own(error: RuntimeError) -> bool:

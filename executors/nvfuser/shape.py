@@ -16,13 +16,13 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 @translates(aten.view.default, aten._unsafe_view.default, moves=True)
 def view(builder: Builder, value: Value, sizes: Sequence[Any]) -> Any:
-    """The elements in another shape."""
+    """The elements in another shape; rounded before, since nvFuser does not schedule a cast behind one everywhere."""
     wanted = sizes_of(builder.result)
     if all(isinstance(size, int) for size in (*wanted, *value.shape)):
         if wanted == value.shape:
             return value
         sizes = list(wanted)
-    return builder.ops.reshape(value.any, list(sizes))
+    return builder.ops.reshape(value.exact, list(sizes))
 
 
 @translates(aten.permute.default, moves=True)

@@ -20,6 +20,7 @@ from tracemill.compiler.values import leaves, map_leaves
 from tracemill.executors.nvfuser.definition import OFFSETS_PER_DRAW, Definition
 from tracemill.executors.nvfuser.executor import NvFuserExecutor
 from tracemill.executors.nvfuser.fused import Fused
+from tracemill.executors.nvfuser.library import HALF_TYPES
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -112,11 +113,18 @@ def _computes(bsym: tm.BoundSymbol) -> bool:
     return any(spec.storage[0] == "new" for spec in specs)
 
 
-def compare(got: Any, want: Any, *, strides: bool = True) -> None:
-    """Raises AssertionError where results differ by more than `TOLERANCES`, or, unless told not to look, in strides."""
+def close(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> None:
+    """Raises AssertionError where values differ by more than a part of the largest."""
+    assert got.dtype == want.dtype
+    scale = want.abs().max().item() if want.dtype.is_floating_point and want.numel() else 0
+    torch.testing.assert_close(got, want, rtol=0, atol=tolerance * scale)
+
+
+def compare(got: Any, want: Any) -> None:
+    """Raises AssertionError where results differ by more than `TOLERANCES`."""
     for one, other in zip(flat(got), flat(want), strict=True):
         assert one.dtype == other.dtype
-        assert not strides or one.stride() == other.stride()
+        assert one.stride() == other.stride()
         relative, absolute = TOLERANCES.get(other.dtype, (0, 0))
         if other.dtype == torch.float64:
             relative = absolute = 1e-5
@@ -167,9 +175,11 @@ def definitions_like_eager(trace: tm.Trace) -> None:
         function: Any = bsym.sym.impl
         inputs = [_numbers_like(value) for value in bsym.inputs if isinstance(value, TensorProxy)]
         got = function(*inputs) if ON_GPU else interpreted(function.definition(), inputs)
-        compare(
-            got, _by_lines(bsym, inputs), strides=ON_GPU
-        )  # kernels of the CPU lay out otherwise
+        half = any(value.dtype in HALF_TYPES for value in (*inputs, *got))
+        for one, other, proxy in zip(got, _by_lines(bsym, inputs), bsym.outputs, strict=True):
+            assert isinstance(proxy, TensorProxy)
+            assert (one.dtype, tuple(one.shape)) == (proxy.dtype, proxy.shape)
+            close(one, other.to(proxy.dtype), 1e-1 if half else 1e-4)
 
 
 def _numbers_like(proxy: TensorProxy) -> torch.Tensor:
@@ -183,18 +193,28 @@ def _numbers_like(proxy: TensorProxy) -> torch.Tensor:
 
 
 def _by_lines(region: tm.BoundSymbol, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    values: dict[Any, Any] = dict(zip(region.inputs, inputs, strict=True))
+    """The region's lines by eager; on the CPU in float32, which its kernels take for the statistics of half types too."""
+    values: dict[Any, Any] = dict(zip(region.inputs, map(_here, inputs), strict=True))
 
-    def here(leaf: Any) -> Any:
-        if isinstance(leaf, torch.device):
-            return torch.device(DEVICE)
-        return values.get(leaf, leaf) if isinstance(leaf, tm.Proxy) else leaf
+    def given(leaf: Any) -> Any:
+        return values.get(leaf, leaf) if isinstance(leaf, tm.Proxy) else _here(leaf)
 
     for bsym in region.subsymbols:
         run: Any = bsym.sym.impl if ON_GPU else ON_CPU.get(bsym.sym.impl, bsym.sym.impl)
-        args, kwargs = map_leaves(here, (bsym.args, bsym.kwargs))
+        args, kwargs = map_leaves(given, (bsym.args, bsym.kwargs))
         values.update(zip(leaves(bsym.output), leaves(run(*args, **kwargs)), strict=True))
     return [values[proxy] for proxy in region.outputs]
+
+
+def _here(value: Any) -> Any:
+    """A value as the device of this machine takes it."""
+    if isinstance(value, torch.device):
+        return torch.device(DEVICE)
+    if ON_GPU:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(_here(value.dtype))
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF_TYPES else value
 
 
 def _flash(query: Any, key: Any, value: Any, *options: Any, **scale: Any) -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.nvfuser.harness import FLOATS, fused_like_eager, some
+import tracemill as tm
+from tests.nvfuser.harness import FLOATS, FusedAnything, fused_like_eager, left, regions, some
 
 Fn = Callable[..., Any]
 
@@ -49,6 +50,27 @@ def test_a_composite(name: str, dtype: torch.dtype) -> None:
         return fn(x, w, b) + w.sum() * 0 + b.sum() * 0
 
     fused_like_eager(whole, x, w, b, gradients=True)
+
+
+ON_A_GPU: dict[str, Fn] = {
+    **COMPOSITES,
+    "dropout": lambda x, w, b: F.dropout(x, 0.2) * 2,
+    "cross_entropy": lambda x, w, b: F.cross_entropy(
+        x[0], torch.zeros(4, dtype=torch.int64, device=x.device)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_nothing_of_a_composite_is_left_on_a_gpu(name: str, dtype: str) -> None:
+    """PyTorch opens some otherwise there than on the CPU."""
+    fast = tm.jit(ON_A_GPU[name], executors=[FusedAnything(strict=True)])
+    described = (f"{dtype}[3, 4, 8]", f"{dtype}[8]", f"{dtype}[8]")
+    fast(*(tm.fake(what, device="cuda:0", requires_grad=True) for what in described))
+    for traces in (tm.last_traces(fast), tm.last_backward_traces(fast)):
+        assert list(regions(traces[-1]))
+        assert not left(traces[-1])
 
 
 LOSSES: dict[str, dict[str, Any]] = {

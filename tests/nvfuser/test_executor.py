@@ -20,7 +20,7 @@ from tests.nvfuser.harness import (
     some,
 )
 from tracemill.executors.nvfuser.definition import Definition
-from tracemill.executors.nvfuser.executor import definitions
+from tracemill.executors.nvfuser.executor import NvFuserExecutor, definitions
 
 
 def test_one_definition_for_many_sizes() -> None:
@@ -90,6 +90,17 @@ def test_a_region_that_does_not_compile_runs_by_pytorch_with_one_warning() -> No
     strict = tm.jit(lambda x: x.exp() + 1, executors=[FailingExecutor(strict=True)])
     with pytest.raises(RuntimeError, match="INTERNAL ASSERT"):
         strict(x)
+
+
+def test_lines_on_two_gpus_are_in_two_regions() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Any:
+        return (x * scale).exp(), (y * scale).exp()
+
+    fast = tm.jit(fn, executors=[NvFuserExecutor(strict=True)])
+    fast(tm.fake("cuda:0 f32[4]"), tm.fake("cuda:1 f32[4]"), tm.fake("cpu f32[]"))
+    texts = definitions(tm.last_traces(fast)[-1]).values()
+    assert len(texts) == 2
+    assert all(text.count("is_cpu=True") == 1 for text in texts)
 
 
 def test_the_definition_of_a_program_for_a_gpu_is_read_without_one() -> None:

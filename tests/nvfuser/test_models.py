@@ -7,11 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tracemill as tm
 from tests.models import Block
-from tests.nvfuser.harness import DEVICE, compare, executor_for, left, regions, some
+from tests.nvfuser.harness import (
+    DEVICE,
+    close,
+    compare,
+    definitions_like_eager,
+    executor_for,
+    left,
+    regions,
+    some,
+)
+from tracemill.executors.nvfuser.executor import NvFuserExecutor, definitions
+from tracemill.executors.nvfuser.registry import OPTIONS
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -70,13 +82,41 @@ def test_a_block_trains_as_by_eager(build: Callable[[], nn.Module], dtype: torch
         results.append([made, x.grad, *(parameter.grad for parameter in block.parameters())])
     compare(results[0][:1], results[1][:1])
     for ours, theirs in zip(results[0][1:], results[1][1:], strict=True):
-        scale = theirs.abs().max().item()
-        tolerance = scale * (1e-4 if dtype == torch.float32 else 5e-2)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+        close(ours, theirs, 1e-4 if dtype == torch.float32 else 5e-2)
     for traces in (tm.last_traces(fast), tm.last_backward_traces(fast)):
         assert list(regions(traces[-1]))
         alone = [bsym for bsym in traces[-1].bound_symbols if bsym.sym.name in left(traces[-1])]
         assert all(executor.can_fuse(bsym) for bsym in alone if not _multiplies(bsym))
+
+
+@pytest.mark.parametrize("options", [(), OPTIONS], ids=["plain", "with all options"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("build", BLOCKS.values(), ids=BLOCKS)
+def test_the_regions_of_a_block_for_a_gpu_that_is_not_there(
+    build: Callable[[], nn.Module], dtype: torch.dtype, options: tuple[str, ...]
+) -> None:
+    block = tm.fake(build().to(dtype), device="cuda:0")
+    fast = tm.jit(block, executors=[NvFuserExecutor(options, strict=True)])
+    fast(tm.fake(torch.empty(2, 8, 32, dtype=dtype).requires_grad_(), device="cuda:0"))
+    for traces in (tm.last_traces(fast), tm.last_backward_traces(fast)):
+        assert list(regions(traces[-1]))
+        definitions_like_eager(traces[-1])
+        if options:
+            assert not left(traces[-1])
+
+
+def test_what_would_run_of_a_training_step_on_a_gpu(golden: Callable[[str, str], None]) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(F.layer_norm(x, (8,)), w, b)).mean()
+
+    fast = tm.jit(fn, executors=[NvFuserExecutor(["linear"], strict=True)])
+    described = ("cuda:0 bf16[4, 8]", "cuda:0 bf16[16, 8]", "cuda:0 bf16[16]")
+    fast(*(tm.fake(what, requires_grad=True) for what in described))
+    for name, traces in (
+        ("forward", tm.last_traces(fast)),
+        ("backward", tm.last_backward_traces(fast)),
+    ):
+        golden("\n\n".join([str(traces[-1]), *definitions(traces[-1]).values()]), name)
 
 
 def _multiplies(bsym: tm.BoundSymbol) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.nvfuser.harness import FLOATS, fused_like_eager, some
+from tests.nvfuser.harness import FLOATS, fused_like_eager, on_device, some
 
 Fn = Callable[..., Any]
 
@@ -94,8 +96,48 @@ def test_inputs_of_every_layout(name: str) -> None:
 
 
 def test_a_copy_has_memory_of_its_own() -> None:
-    """nvFuser may give an input itself where nothing is computed."""
-    x = some(3, 8)
-    fast = fused_like_eager(lambda x: (x.clone(), x + 1), x)
-    copy, _ = fast(x)
-    assert copy.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    """nvFuser may give an input, or another output, where nothing is computed."""
+
+    def fn(x: torch.Tensor) -> Any:
+        y = x + 1
+        return x.clone(), y, y.clone(), y.t().clone()
+
+    fast = fused_like_eager(fn, some(3, 8))
+    x = on_device(some(3, 8))
+    memory = {tensor.untyped_storage().data_ptr() for tensor in (x, *fast(x))}
+    assert len(memory) == 5
+
+
+def test_tensors_without_elements_are_left_to_pytorch() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return (x[:, 3:3] * 2).sum(1) + 1, torch.cat([x, x[:0]]).exp(), x[:, 3:3] + 1
+
+    fused_like_eager(fn, some(3, 8), gradients=True, leaves_none=False)
+    fused_like_eager(fn, some(0, 8), leaves_none=False)
+
+
+@given(data=st.data(), dtype=st.sampled_from(FLOATS))
+@settings(max_examples=10, deadline=None)
+def test_any_layout_of_inputs(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Dimensions in any order, cut, of one or repeated; two inputs that broadcast."""
+    sizes = data.draw(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=1, max_size=4))
+    x, y = (data.draw(laid_out(sizes, dtype)) for _ in range(2))
+    keepdim = data.draw(st.booleans())
+    fused_like_eager(lambda x, y: ((x * 2 + y).exp(), (x - y).sum(-1, keepdim=keepdim)), x, y)
+
+
+@st.composite
+def laid_out(draw: st.DrawFn, sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of some sizes, or one that is broadcast to them, in a layout of its own."""
+    order = draw(st.permutations(range(len(sizes))))
+    kinds = [draw(st.sampled_from(["whole", "cut", "one", "repeated"])) for _ in sizes]
+    made = [
+        1 if kind in ("one", "repeated") else size for kind, size in zip(kinds, sizes, strict=True)
+    ]
+    cut = [size + 2 * (kind == "cut") for kind, size in zip(kinds, made, strict=True)]
+    tensor = some(*(cut[dim] for dim in order), dtype=dtype)
+    tensor = tensor.permute([order.index(dim) for dim in range(len(sizes))])
+    tensor = tensor[tuple(slice(0, size) for size in made)]
+    return tensor.expand(
+        [size if kind == "repeated" else -1 for kind, size in zip(kinds, sizes, strict=True)]
+    )
