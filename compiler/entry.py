@@ -31,8 +31,8 @@ class Entry:
     plain: whether `run` is the texts as they are, and then `rebuild` on what they return.
     call: the function of a whole call, once it is joined; raises Mismatch where the entry does not fit.
     failed: the check that it failed on last. turn: the number of the call at which it was made or found again.
-    tables: the check of the tables that `call` takes for unwritten; None where it reads them. joined_at: the turn of
-    `call`. written: what was written to soon after that.
+    checks: the prologue as it is in `call`. tables: the check of the tables that it takes for unwritten; None where it
+    reads them. joined_at: the turn of `call`. written_once, written: what was written to soon after that, once and twice.
     """
 
     program: Program
@@ -44,8 +44,10 @@ class Entry:
     failed: str = ""
     turn: int = 0
     call: Callable[..., Any] | None = None
+    checks: Trace | None = None
     tables: Tables | None = None
     joined_at: int = 0
+    written_once: Facets = field(default_factory=dict)
     written: Facets = field(default_factory=dict)
 
     def join(self, form: CallForm, printer_for: Callable[[Any], Printer], turn: int) -> None:
@@ -55,18 +57,20 @@ class Entry:
         """
         if self.call is not None and (self.tables is None or self.tables.check()):
             return
-        prologue = self._while_unwritten(turn) or self.program.prologue
+        self.checks = self._while_unwritten(turn) or self.program.prologue
         try:
             names = [parameter.name for parameter in form.parameters]
-            self.call = self._joined(prologue, names, printer_for)
+            self.call = self._joined(self.checks, names, printer_for)
         except Unjoinable:
-            self.tables = None
+            self.checks, self.tables = self.program.prologue, None
             self.call = _in_turn(self.prologue, self.run)
 
     def _while_unwritten(self, turn: int) -> Trace | None:
         """The prologue for as long as nobody writes to `tables`, those left out that were written to too soon."""
         if self.tables is not None and turn - self.joined_at < LASTING:
-            self.written |= {(id(each[0]), each[1]): each for each in self.tables.written()}
+            soon = {(id(each[0]), each[1]): each for each in self.tables.written()}
+            self.written |= {key: soon[key] for key in soon.keys() & self.written_once.keys()}
+            self.written_once |= soon
         self.joined_at, self.tables = turn, None
         found = while_unwritten(self.program.prologue, self.written)
         if found is None or not found[1].check():

@@ -175,13 +175,23 @@ def test_a_table_that_is_written_to_at_each_call_is_left_out() -> None:
     module = Counting()
     jitted = tm.jit(module)
     ways = []
-    for _ in range(6):
+    for _ in range(7):
         jitted(X)
         ways.append(_entry(jitted) and _entry(jitted).call)
-    assert module.calls == 6
+    assert module.calls == 7
     assert _entry(jitted).written
     assert _entry(jitted).tables.check()
-    assert ways[3] is ways[4] is ways[5]
+    assert ways[4] is ways[5] is ways[6]
+
+
+def test_a_table_that_is_written_to_once_is_not() -> None:
+    block = _block()
+    jitted = _called(block)
+    block.train().eval()
+    for _ in range(3):
+        jitted(X)
+    assert not _entry(jitted).written
+    assert _entry(jitted).tables.check()
 
 
 def test_a_module_that_is_an_argument_or_a_global() -> None:

@@ -110,7 +110,7 @@ def prologue() -> Callable[[], object]:
     jitted = tm.jit(fn)
     for _ in range(2):
         jitted(*args)
-    checks = jitted.__tracemill__.latest.prologue
+    checks = jitted.__tracemill__.latest.checks.callable()
     return lambda: checks(*args)
 
 
