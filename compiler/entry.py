@@ -50,14 +50,20 @@ class Entry:
     written_once: Facets = field(default_factory=dict)
     written: Facets = field(default_factory=dict)
 
-    def join(self, form: CallForm, printer_for: Callable[[Any], Printer], turn: int) -> None:
+    def join(
+        self,
+        form: CallForm,
+        printer_for: Callable[[Any], Printer],
+        turn: int,
+        fits: Callable[[], object],
+    ) -> None:
         """Makes `call`; at the first hit, so that a first call does not pay for it, and after a write to `tables`.
 
-        To be called after the prologue has passed, with `turn` of the call before.
+        To be called after the prologue has passed. turn: the number of the call. fits: runs the prologue once more.
         """
         if self.call is not None and (self.tables is None or self.tables.check()):
             return
-        self.checks = self._while_unwritten(turn) or self.program.prologue
+        self.checks = self._while_unwritten(turn, fits) or self.program.prologue
         try:
             names = [parameter.name for parameter in form.parameters]
             self.call = self._joined(self.checks, names, printer_for)
@@ -65,15 +71,19 @@ class Entry:
             self.checks, self.tables = self.program.prologue, None
             self.call = _in_turn(self.prologue, self.run)
 
-    def _while_unwritten(self, turn: int) -> Trace | None:
+    def _while_unwritten(self, turn: int, fits: Callable[[], object]) -> Trace | None:
         """The prologue for as long as nobody writes to `tables`, those left out that were written to too soon."""
         if self.tables is not None and turn - self.joined_at < LASTING:
             soon = {(id(each[0]), each[1]): each for each in self.tables.written()}
             self.written |= {key: soon[key] for key in soon.keys() & self.written_once.keys()}
             self.written_once |= soon
         self.joined_at, self.tables = turn, None
-        found = while_unwritten(self.program.prologue, self.written)
-        if found is None or not found[1].check():
+        try:
+            found = while_unwritten(self.program.prologue, self.written)
+            if found is None or not found[1].check():
+                return None
+            fits()
+        except Exception:  # another thread wrote between this call's prologue and now
             return None
         prologue, self.tables = found
         return prologue

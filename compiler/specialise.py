@@ -218,7 +218,8 @@ class Specialisations:
                     ) from None
             else:
                 self.hits += 1
-                entry.join(self.form, printer_for, self.hits + self.misses)
+                turn = self.hits + self.misses
+                entry.join(self.form, printer_for, turn, lambda: entry.prologue(*args, **kwargs))
                 self.latest = entry
             entry.turn = self.hits + self.misses
             self.history = entry.history

@@ -272,32 +272,32 @@ class FunctionsCheck:
     __slots__ = (
         "_codes",
         "_defaults",
-        "_functions",
         "_keyword_defaults",
-        "_keywords",
-        "_signatures",
+        "functions",
+        "with_defaults",
+        "with_keywords",
     )
 
     def __init__(
         self, functions: Sequence[types.FunctionType], signatures: Sequence[types.FunctionType]
     ) -> None:
-        self._functions = tuple(functions)
+        self.functions = tuple(functions)
         self._codes = list(map(_CODE, functions))
-        self._signatures = tuple(f for f in signatures if f.__code__.co_argcount)
-        self._defaults = list(map(_DEFAULTS, self._signatures))
-        self._keywords = tuple(f for f in signatures if f.__code__.co_kwonlyargcount)
-        self._keyword_defaults = list(map(_KEYWORD_DEFAULTS, self._keywords))
+        self.with_defaults = tuple(f for f in signatures if f.__code__.co_argcount)
+        self._defaults = list(map(_DEFAULTS, self.with_defaults))
+        self.with_keywords = tuple(f for f in signatures if f.__code__.co_kwonlyargcount)
+        self._keyword_defaults = list(map(_KEYWORD_DEFAULTS, self.with_keywords))
 
     def check(self) -> bool:
         """Whether all are as they were."""
         return (
-            list(map(_CODE, self._functions)) == self._codes
-            and _all_same(map(_DEFAULTS, self._signatures), self._defaults)
-            and _all_same(map(_KEYWORD_DEFAULTS, self._keywords), self._keyword_defaults)
+            list(map(_CODE, self.functions)) == self._codes
+            and _all_same(map(_DEFAULTS, self.with_defaults), self._defaults)
+            and _all_same(map(_KEYWORD_DEFAULTS, self.with_keywords), self._keyword_defaults)
         )
 
     def __tracemill_note__(self) -> str:
-        return f"expects the code and the defaults of {len(self._functions)} functions"
+        return f"expects the code and the defaults of {len(self.functions)} functions"
 
 
 def _all_same(found: Iterable[Any], expected: Iterable[Any]) -> bool:

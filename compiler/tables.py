@@ -23,7 +23,8 @@ class Facet(enum.Enum):
     """What of an object must stay.
 
     CLASS: its class. ATTRIBUTES: its class and attributes. ITEMS: a dictionary's items. LIST: the objects in a list or
-    set. BASES: a class's bases.
+    set. BASES: a class's bases. CELL: what is in the cell of a closure. CODE, DEFAULTS, KEYWORDS: a function's code, and
+    its parameters' defaults.
     """
 
     CLASS = enum.auto()
@@ -31,6 +32,10 @@ class Facet(enum.Enum):
     ITEMS = enum.auto()
     LIST = enum.auto()
     BASES = enum.auto()
+    CELL = enum.auto()
+    CODE = enum.auto()
+    DEFAULTS = enum.auto()
+    KEYWORDS = enum.auto()
 
 
 class Tables:
@@ -73,12 +78,15 @@ class Tables:
 
     def check(self) -> bool:
         """Whether all are as they were."""
-        return (
-            self._unwritten(self._held)
-            and not any(self._empty)
-            and list(map(len, self._lists)) == self._lengths
-            and all(map(is_, chain.from_iterable(self._lists), self._items))
-        )
+        try:
+            return (
+                self._unwritten(self._held)
+                and not any(self._empty)
+                and list(map(len, self._lists)) == self._lengths
+                and all(map(is_, chain.from_iterable(self._lists), self._items))
+            )
+        except ValueError:  # of a cell that was emptied
+            return False
 
     def written(self) -> list[tuple[Any, Facet]]:
         """The facets that changed."""
@@ -94,9 +102,10 @@ class Tables:
 
 def _guard(guard: Any, value: Any, facet: Facet) -> None:
     """Adds Dynamo's guard of a facet: 10 to 20 ns a check."""
-    if facet is Facet.BASES:
-        guard = guard.type_mro_manager("", value.__mro__, _DIRECT)
-        guard.add_id_match_guard(id(value.__mro__), *GUARD_REASONS)
+    if facet in _PARTS:
+        held = getattr(value, _PARTS[facet])
+        guard = guard.getattr_manager(_PARTS[facet], "", held, _DIRECT)
+        guard.add_id_match_guard(id(held), *GUARD_REASONS)
     elif facet is Facet.ITEMS:
         guard.add_dict_version_guard(value, *GUARD_REASONS)
     else:
@@ -106,19 +115,28 @@ def _guard(guard: Any, value: Any, facet: Facet) -> None:
         guard.add_dict_version_guard(vars(value), *GUARD_REASONS)
 
 
+_PARTS = {
+    Facet.BASES: "__mro__",
+    Facet.CELL: "cell_contents",
+    Facet.CODE: "__code__",
+    Facet.DEFAULTS: "__defaults__",
+    Facet.KEYWORDS: "__kwdefaults__",
+}
+"""The attributes of facets that are one object each."""
+
+
 def _fact(value: Any, facet: Facet) -> Any:
     """What a facet's guard compares."""
-    match facet:
-        case Facet.BASES:
-            return id(value.__mro__)
-        case Facet.ITEMS:
-            return dict_version(value)
-        case Facet.LIST:
-            return list(map(id, value))
-        case Facet.CLASS:
-            return type(value)
-        case Facet.ATTRIBUTES:
-            return type(value), dict_version(vars(value))
+    if facet in _PARTS:
+        try:
+            return id(getattr(value, _PARTS[facet]))
+        except ValueError:
+            return None
+    if facet is Facet.LIST:
+        return list(map(id, value))
+    if facet is Facet.ITEMS:
+        return dict_version(value)
+    return type(value), dict_version(vars(value)) if facet is Facet.ATTRIBUTES else 0
 
 
 def items_of(namespace: Any) -> dict[Any, Any]:

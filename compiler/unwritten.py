@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from types import FunctionType, MappingProxyType, ModuleType
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from tracemill.compiler import prims
@@ -37,6 +37,7 @@ from tracemill.compiler.state_checks import (
     LENGTH,
     SAME,
     WITHOUT,
+    FunctionsCheck,
     ItemsCheck,
     ModulesCheck,
 )
@@ -57,7 +58,8 @@ Facets = dict[tuple[int, Facet], tuple[Any, Facet]]
 def while_unwritten(prologue: Trace, written: Facets) -> tuple[Trace, Tables] | None:
     """The prologue for as long as nobody writes to its tables, and their check; None where it saves nothing.
 
-    To be asked for after a call that met the prologue. written: what is written to often; the lines that look there stay.
+    Holds for calls from now on if the prologue is met once more after this, so that no write came in between. written:
+    what is written to often; the lines that look there stay.
     """
     reading = _Reading(written)
     names = Names(prologue.names)
@@ -75,6 +77,8 @@ def while_unwritten(prologue: Trace, written: Facets) -> tuple[Trace, Tables] | 
     fetched = [proxy for proxy in reading.fetched if proxy in needed]
     found = [reading.fetched[proxy] for proxy in fetched]
     tables = Tables(reading.facets.values(), reading.empty, found)
+    if not all(map(reading.finds_again, fetched)):
+        return None  # another thread wrote since
     lines = [*kept[:first], *_lines(tables, fetched, names), *kept[first:]]
     needed.update(value for bsym in lines for value in bsym.inputs)
     used = [bsym for bsym in lines if not _names_object(bsym) or bsym.output in needed]
@@ -125,6 +129,12 @@ class _Reading:
         self._written = written
         self._named: dict[Any, Any] = {}
         self._identities: dict[Any, Any] = {}
+        self._places: dict[Proxy, tuple[Any, Any]] = {}
+
+    def finds_again(self, output: Proxy) -> bool:
+        """Whether a line would give the same object now."""
+        place = self._places.get(output)
+        return place is None or self._found(*place)[0] is self.fetched[output]
 
     def takes(self, bsym: BoundSymbol) -> bool:
         """Whether the line may stay away while nobody writes to the tables."""
@@ -141,8 +151,8 @@ class _Reading:
                 _, _, argument, value = bsym.args
                 if not isinstance(value, Proxy):
                     self._identities[argument, ()] = value
-        except _Elsewhere:
-            pass
+        except (_Elsewhere, LookupError, AttributeError, ValueError):
+            pass  # the last three where another thread writes meanwhile
         return False
 
     def _unpacked(self, output: Proxy, base: Any, *steps: Any) -> None:
@@ -151,6 +161,7 @@ class _Reading:
             self.fetched[output] = self._identities[place]
             return
         value, facets = self._found(base, steps)
+        self._places[output] = place
         try:
             self._depend(facets)
         except _Elsewhere:
@@ -162,18 +173,29 @@ class _Reading:
         expected = values[0]
         if isinstance(expected, Proxy):
             expected = self._object(expected)
-        if base is None and isinstance(expected, ModulesCheck):
-            self._depend((table, Facet.ITEMS) for table in expected.tables)
-            for module in expected.modules:
+        if base is None:
+            self._all(expected)
+        elif condition in _OF_TABLES:
+            self._follow(base, steps, whole=True)
+        elif condition == AS_LISTED and isinstance(expected, ItemsCheck):
+            self._depend([(self._follow(base, steps), Facet.LIST)])
+        elif condition in _OF_VALUES:
+            self._compared(condition, base, tuple(steps), expected)
+        else:
+            raise _Elsewhere
+
+    def _all(self, check: Any) -> None:
+        """A line that checks all modules, or all functions."""
+        if isinstance(check, ModulesCheck):
+            self._depend((table, Facet.ITEMS) for table in check.tables)
+            for module in check.modules:
                 if (id(module), Facet.ATTRIBUTES) not in self.facets:
                     self._depend([(module, Facet.CLASS)])
-            self.empty.extend(expected.empty)
-        elif base is not None and condition in _OF_TABLES:
-            self._follow(base, steps, whole=True)
-        elif base is not None and condition == AS_LISTED and isinstance(expected, ItemsCheck):
-            self._depend([(self._follow(base, steps), Facet.LIST)])
-        elif base is not None and condition in _OF_VALUES:
-            self._compared(condition, base, tuple(steps), expected)
+            self.empty.extend(check.empty)
+        elif isinstance(check, FunctionsCheck):
+            self._depend((function, Facet.CODE) for function in check.functions)
+            self._depend((function, Facet.DEFAULTS) for function in check.with_defaults)
+            self._depend((function, Facet.KEYWORDS) for function in check.with_keywords)
         else:
             raise _Elsewhere
 
@@ -238,6 +260,9 @@ def _step(value: Any, step: Any, facets: list[tuple[Any, Facet]]) -> Any:
         return getattr(value, name)
     if type(value) is FunctionType and name == "__closure__":
         return value.__closure__
+    if type(value) is CellType and name == "cell_contents":
+        facets.append((value, Facet.CELL))
+        return value.cell_contents
     return _attribute(value, name, facets)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +33,15 @@ def _same_again(thing: Any) -> None:
     thing.size = 3
 
 
+def _function() -> Any:
+    def made(a: int = 2, *, b: int = 3) -> int:
+        return a + b
+
+    return made
+
+
+_code = (lambda a, *, b: a).__code__
+
 WRITES: dict[str, tuple[Callable[[], Any], Facet, Callable[[Any], object]]] = {
     "attribute": (_Thing, Facet.ATTRIBUTES, lambda thing: setattr(thing, "size", 4)),
     "new attribute": (_Thing, Facet.ATTRIBUTES, lambda thing: setattr(thing, "other", 4)),
@@ -45,6 +54,32 @@ WRITES: dict[str, tuple[Callable[[], Any], Facet, Callable[[Any], object]]] = {
     "appended": (lambda: [1, 2], Facet.LIST, lambda items: items.append(3)),
     "equal": (lambda: [1, 2], Facet.LIST, lambda items: items.__setitem__(0, True)),
     "member": (lambda: {"a"}, Facet.LIST, lambda members: members.add("b")),
+    "code": (_function, Facet.CODE, lambda function: setattr(function, "__code__", _code)),
+    "defaults": (
+        _function,
+        Facet.DEFAULTS,
+        lambda function: setattr(function, "__defaults__", (1,)),
+    ),
+    "keywords' defaults": (
+        _function,
+        Facet.KEYWORDS,
+        lambda function: setattr(function, "__kwdefaults__", {"b": 1}),
+    ),
+    "no defaults": (
+        lambda: lambda a: a,
+        Facet.DEFAULTS,
+        lambda function: setattr(function, "__defaults__", (1,)),
+    ),
+    "closure": (
+        lambda: CellType(3),
+        Facet.CELL,
+        lambda cell: setattr(cell, "cell_contents", 4),
+    ),
+    "emptied closure": (
+        lambda: CellType(3),
+        Facet.CELL,
+        lambda cell: delattr(cell, "cell_contents"),
+    ),
     "bases": (
         lambda: type("Made", (_Thing,), {}),
         Facet.BASES,
