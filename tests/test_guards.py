@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import copy
 import dataclasses
 import enum
 import functools
@@ -429,6 +430,12 @@ def a_numpy_array() -> tuple[Program, Change]:
     return (lambda x: x * float(NUMBERS[0])), change
 
 
+@kind
+def an_attribute_of_a_distribution() -> tuple[Program, Change]:
+    normal = torch.distributions.Normal(torch.zeros(2), torch.ones(2), validate_args=False)
+    return (lambda x: normal.log_prob(x)), _set(normal, "loc", torch.full((2,), 5.0))
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -536,6 +543,21 @@ def test_the_change_back_finds_the_first_program() -> None:
             net.eval()
             torch.testing.assert_close(jitted(x), net(x))
     assert tm.cache_info(jitted) == (4, 2, 2)
+
+
+def test_a_parametrization_follows_its_mode() -> None:
+    mine = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2))
+    eagers = copy.deepcopy(mine)
+    jitted = tm.jit(mine)
+    x = torch.ones(1, 2)
+    with torch.no_grad():
+        for training in (False, False, True, True, False):
+            for layer in (mine, eagers):
+                layer.train(training)
+            torch.testing.assert_close(jitted(x), eagers(x), rtol=0, atol=0)
+            for name, value in eagers.state_dict().items():
+                torch.testing.assert_close(mine.state_dict()[name], value, rtol=0, atol=0)
+    assert tm.cache_info(jitted).misses == 2
 
 
 def test_what_is_not_mentioned_does_not_matter() -> None:

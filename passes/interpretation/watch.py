@@ -1,7 +1,8 @@
 """Watch: which of the user's code a traced program executes, and the names that this code mentions.
 
 A profile hook sees each code object before it runs for the first time. Code of torch, of the standard library and of
-tracemill is left out, but for torch.nn's modules: what their `forward` reads (`eps`, `p`, `training`) is the user's.
+tracemill is left out, but for the likes of torch.nn's modules: what their `forward` reads (`eps`, `p`, `training`) is the
+user's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import torch
 
 from tracemill.passes.interpretation.location import is_library
 
-_NN_MODULES = os.path.join(os.path.dirname(torch.nn.modules.__file__), "")
+_TORCH = os.path.dirname(str(torch.__file__))
+_OF_USERS_STATE = tuple(
+    os.path.join(_TORCH, name, "") for name in ("nn", "distributions", "ao", "optim")
+)
+"""The parts of torch whose objects hold what the user set: modules, parametrizations, distributions."""
+
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 _SITE = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "")
 _NUMPY = os.path.join(os.path.dirname(numpy.__file__), "")
@@ -86,8 +92,8 @@ class Watch:
     """Collects the code that runs in this thread inside the `with` block.
 
     codes: the user's code objects, in order of their first run.
-    names: what they mention: attributes, globals and strings, those of torch.nn's modules included.
-    library_names: those that code of torch.nn's modules mentions.
+    names: what they mention: attributes, globals and strings, those of torch.nn's modules and the like included.
+    library_names: those that code of torch.nn's modules and the like mentions.
     whole: whether some code asks for attributes by names that it does not spell out.
     """
 
@@ -144,7 +150,7 @@ class Watch:
             self.names.update(mentioned(code))
             self.whole = self.whole or asks_by_name(code)
             self._first(code, frame)
-        elif file.startswith(_NN_MODULES):
+        elif file.startswith(_OF_USERS_STATE):
             names = set(mentioned(code))
             self.names |= names
             self.library_names |= names
