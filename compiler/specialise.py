@@ -331,6 +331,9 @@ def call_key(values: Sequence[Any], marks: Sequence[Tree]) -> Any:
 
     def of(value: Any, marks: Tree) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.is_nested or value.is_quantized:
+                kind = "nested" if value.is_nested else "quantised"
+                raise UnsupportedError(f"a {kind} tensor among the arguments cannot be traced")
             if marks is None:
                 return type(value), TensorMeta.of(value)
             fixed = None if marks == SIZES else _fixed(value, marks)

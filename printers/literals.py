@@ -94,7 +94,7 @@ class Literals:
                 if field.init
             ]
             return f"{self.value(kind)}({', '.join(f'{name}={self.value(item)}' for name, item in fields)})"
-        if isinstance(value, enum.Enum) and kind.__module__.split(".")[0] != "torch":
+        if isinstance(value, enum.Enum) and _has_own_name(value):
             return f"{self.value(kind)}.{value.name}"
         return self._named(value)
 
@@ -152,6 +152,14 @@ def _is_at(value: Any, module: str, name: str) -> bool:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found is value
+
+
+def _has_own_name(member: enum.Enum) -> bool:
+    """Whether a member is found by its name, as several flags at once are not."""
+    cls = type(member)
+    return (
+        cls.__module__.split(".")[0] != "torch" and cls.__members__.get(str(member.name)) is member
+    )
 
 
 def describe(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+import warnings
 from typing import Any
 
 import pytest
@@ -106,6 +107,36 @@ def test_what_is_no_callable_is_refused() -> None:
         tm.jit(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="no jitted function"):
         tm.last_traces(program)
+
+
+def quantised() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that quantisation goes elsewhere
+        return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
+def test_tensors_and_modules_that_cannot_be_traced_are_refused_by_name() -> None:
+    rows = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    known = quantised()
+    with pytest.raises(tm.UnsupportedError, match="a nested tensor among the arguments"):
+        tm.jit(lambda x: x * 2)(rows)
+    with pytest.raises(tm.UnsupportedError, match="a quantised tensor among the arguments"):
+        tm.jit(lambda x: x.dequantize())(known)
+    with pytest.raises(tm.UnsupportedError, match=r"that is quantised cannot be traced at .*\.py:"):
+        tm.jit(lambda x: x * known.dequantize())(torch.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript goes elsewhere
+        script = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(tm.UnsupportedError, match="is a TorchScript module"):
+        tm.jit(script)(torch.ones(1, 2))
+
+
+def test_a_write_to_a_leaf_inside_of_a_call_is_refused_and_the_leaf_left_alone() -> None:
+    table = nn.Embedding(3, 2, max_norm=0.1)
+    before = table.weight.detach().clone()
+    with pytest.raises(tm.MutationError, match="embedding writes to a leaf that requires grad"):
+        tm.jit(table)(torch.tensor([1]))
+    assert torch.equal(table.weight, before)
 
 
 def test_after_a_failure_the_finished_traces_can_be_read() -> None:

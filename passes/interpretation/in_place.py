@@ -122,6 +122,11 @@ def _refuse(
 def _refuse_for_input(recording: Recording, name: str, proxy: TensorProxy, after: Any) -> None:
     if torch.is_grad_enabled() and proxy.requires_grad:
         given = [known for known, _ in recording.lifted.values() if known.storage is proxy.storage]
+        if any(known is proxy and known.meta.is_leaf for known in given):
+            raise MutationError(
+                f"{name} writes to a leaf that requires grad where autograd does not see it{recording.at()}; call it "
+                "under torch.no_grad, or on a detached tensor"
+            )
         if any(known.requires_grad and known.meta.is_leaf for known in given):
             raise RuntimeError(
                 "a view of a leaf Variable that requires grad is being used in an in-place operation."

@@ -119,10 +119,10 @@ class Interpreter(TorchFunctionMode):
             return tensor
         known = self.lifted.get(id(tensor))
         if known is None:
-            if type(tensor) not in _TENSOR_TYPES:
+            if type(tensor) not in _TENSOR_TYPES or tensor.is_quantized:
+                kind = "quantised" if tensor.is_quantized else f"of class {type(tensor).__name__}"
                 raise UnsupportedError(
-                    f"a tensor of class {type(tensor).__name__} cannot be traced{self.at()}: only plain tensors and "
-                    "parameters can"
+                    f"a tensor that is {kind} cannot be traced{self.at()}: only plain tensors and parameters can"
                 )
             proxy = self._input_proxy(tensor)
             known = self.lifted[id(tensor)] = (proxy, tensor)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.state_checks import (
     ABSENT,
     IDENTICAL,
@@ -154,6 +155,10 @@ class Walk(TableWalk):
     # Modules
 
     def _module(self, place: Place, module: torch.nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                f"{named(place)} is a TorchScript module, whose state cannot be seen; use the module that it was made of"
+            )
         attributes = self._snapshot.views[id(module)][0]
         changed = self._changed(attributes)
         table = place.child(module.__dict__, (".__dict__",), "attributes")
