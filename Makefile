@@ -31,7 +31,7 @@ FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist worksteal --ignore=tests/perf
 
-.PHONY: help demo test quick gpu docs lint format bench bench-table bench-compare clean
+.PHONY: help demo test quick test-nvfuser gpu docs lint format bench bench-table bench-compare clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -84,8 +84,9 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-# nvFuser's wheels name the PyTorch that they were built for; with the headers and the run-time compiler of CUDA 13, all
-# definitions are compiled also where there is no GPU. About 8 GB.
+# nvFuser's wheels name the PyTorch and CUDA that they were built for; with the headers and the run-time compiler of CUDA 13,
+# all definitions are compiled also where there is no GPU. About 8 GB. With a GPU, PIP_TORCH_ARGS must say where the build of
+# PyTorch with CUDA 13 is.
 $(NVFUSER)/ready: pyproject.toml
 	@command -v "$(NVFUSER_PYTHON)" >/dev/null || { \
 	  echo "nvFuser's wheels are for Python 3.12, and there is no $(NVFUSER_PYTHON). Say where one is:" >&2; \
@@ -93,7 +94,8 @@ $(NVFUSER)/ready: pyproject.toml
 	  exit 1; \
 	}
 	"$(NVFUSER_PYTHON)" -m venv --clear $(NVFUSER)
-	$(NVFUSER)/bin/python -m pip install --quiet torch==2.10.0 nvfuser-cu130-torch210 \
+	$(NVFUSER)/bin/python -m pip install --quiet $(PIP_TORCH_ARGS) torch==2.10.0
+	$(NVFUSER)/bin/python -m pip install --quiet nvfuser-cu130-torch210 \
 	  'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'
 	$(NVFUSER)/bin/python -m pip install --quiet -e '.[test,bench,pretty]'
 	@touch $@
