@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -108,11 +108,24 @@ def function_of(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
 
 
 def consists_of_operations(bsym: BoundSymbol) -> bool:
-    """Whether a line is more than one ATen operation itself, and PyTorch recorded those that make its values."""
+    """Whether a line is more than one ATen operation itself, and those that PyTorch recorded make its values.
+
+    They do not where one of them reads what was made of Python's numbers, as `torch.tensor` does.
+    """
     answer = bsym.answer
     if answer is None or isinstance(bsym.sym.impl, OpOverload):
         return False
-    return all(spec.index >= 0 for spec in leaves(answer.output) if type(spec) is NewTensor)
+    known = set(range(len(tensor_arguments(bsym.args, bsym.kwargs))))
+    for _, args, kwargs, output in answer.body:
+        if not known.issuperset(_refs((args, kwargs))):
+            return False
+        known.update(_refs(output))
+    made = (spec.index for spec in leaves(answer.output) if type(spec) is NewTensor)
+    return known.issuperset(made)
+
+
+def _refs(structure: Any) -> Iterator[int]:
+    return (leaf.index for leaf in leaves(structure) if type(leaf) is Ref)
 
 
 def _by_line(

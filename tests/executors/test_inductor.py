@@ -40,6 +40,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "casts": lambda x: (x.half() * 3).to(torch.bfloat16).sin().double() + 1,
     "strides": lambda x: (x.t() * 2 + 1, (x + 1).t().contiguous() * 3),
     "library calls": lambda x: (x @ x.t()).relu() @ x + x,
+    "constants": lambda x: (x * torch.tensor([1.0, 2, 3, 4, 5, 6]) + torch.tensor(2.5)).sin(),
     "views": lambda x: ((x + 1) * 2).view(-1)[3:],
 }
 
