@@ -110,12 +110,15 @@ def function_of(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
 def consists_of_operations(bsym: BoundSymbol) -> bool:
     """Whether a line is more than one ATen operation itself, and those that PyTorch recorded make its values.
 
-    They do not where one of them reads what was made of Python's numbers, as `torch.tensor` does.
+    They do not where one of them reads what was made of Python's numbers, as `torch.tensor` does, and where arguments
+    that were two when PyTorch was asked have become one.
     """
     answer = bsym.answer
     if answer is None or isinstance(bsym.sym.impl, OpOverload):
         return False
     known = set(range(len(tensor_arguments(bsym.args, bsym.kwargs))))
+    if len(known) != answer.arity:
+        return False
     for _, args, kwargs, output in answer.body:
         if not known.issuperset(_refs((args, kwargs))):
             return False

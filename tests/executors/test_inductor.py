@@ -156,6 +156,22 @@ def test_training_compiles_forward_and_backward() -> None:
     assert regions(tm.last_backward_traces(jm)[-1])
 
 
+def test_a_backward_that_uses_a_cotangent_twice_is_right() -> None:
+    def program(x: torch.Tensor) -> Any:
+        first, second = (x * 2).chunk(2, 1)
+        return (first + 1).add_(second), second
+
+    jf = tm.jit(program, executors=["inductor"])
+    gradients: list[torch.Tensor | None] = []
+    for run in (program, jf):
+        x = torch.arange(24.0).reshape(4, 6).requires_grad_()
+        loss: Any = sum(each.pow(2).sum() for each in run(x * 1))
+        loss.backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+    assert regions(tm.last_backward_traces(jf)[-1])
+
+
 def test_threads_compile_one_after_another() -> None:
     results: dict[int, bool] = {}
     x = torch.randn(7)
