@@ -93,6 +93,8 @@ def map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
 
 def _rebuilt_sequence(old: Any, items: list[Any]) -> Any:
     kind = type(old)
+    if kind is tuple:
+        return tuple(items)
     if _is_namedtuple(old):
         return kind(*items)
     if hasattr(kind, "n_sequence_fields"):  # torch.return_types: a structseq takes one sequence
@@ -123,6 +125,8 @@ def _rebuilt_dataclass(fn: Callable[[Any], Any], old: Any) -> Any:
 
 def substitute(value: Any, mapping: dict[Proxy, Any]) -> Any:
     """`value` with each proxy replaced by what `mapping` holds for it, if anything."""
+    if isinstance(value, Proxy):
+        return mapping.get(value, value)
 
     def leaf(value: Any) -> Any:
         if isinstance(value, Proxy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import tracemill as tm
 from tests.models import bert, gpt2, llama
 from tests.specialisations import ASKS_MORE, has_entries
+from tracemill.passes.interpretation.python_numbers import asking_pytorch, like_plain_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is compiled again")
 Program = Callable[..., Any]
@@ -275,3 +277,49 @@ def test_a_convolution_of_many_shapes() -> None:
         nn.Linear(4, 2),
     ).eval()
     agrees(model, *tensors(*[(2 + n % 4, 3, 6 + n, 8 + n) for n in range(20)]))
+
+
+ELEMENTWISE: list[Program] = [
+    lambda x: x.sin() * 2,
+    lambda x: x + x.cos(),
+    lambda x: torch.where(x > 0, x, x * 2),
+    lambda x: x.to(torch.float64),
+    lambda x: x.clone(memory_format=torch.contiguous_format),
+    lambda x: x * torch.ones(()),
+]
+LAYOUTS: list[Program] = [
+    lambda x: x,
+    lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+    lambda x: x.transpose(1, 3),
+    lambda x: x[:, :, ::2],
+    lambda x: x[:1],
+    lambda x: x[:1].expand(3, *x.shape[1:]),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_elementwise_results_lie_in_memory_as_eagers_for_every_size(
+    op: Program, layout: Program
+) -> None:
+    def program(x: Tensor) -> Any:
+        made = op(x)
+        return made, made.shape, made.stride()
+
+    jitted = symbolic(program)
+    for shape in [(2, 3, 4, 5), (4, 2, 6, 3), (3, 7, 2, 2)]:
+        x = layout(torch.randn(shape))
+        want, got = program(x), jitted(x)
+        assert torch.equal(got[0], want[0])
+        assert got[0].stride() == want[0].stride()
+        assert got[1:] == want[1:]
+
+
+def test_isinstance_is_pythons_own_while_pytorch_is_asked() -> None:
+    own = builtins.isinstance
+    with like_plain_numbers():
+        assert builtins.isinstance is not own
+        with asking_pytorch():
+            assert builtins.isinstance is own
+        assert builtins.isinstance is not own
+    assert builtins.isinstance is own
