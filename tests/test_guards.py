@@ -436,6 +436,13 @@ def an_attribute_of_a_distribution() -> tuple[Program, Change]:
     return (lambda x: normal.log_prob(x)), _set(normal, "loc", torch.full((2,), 5.0))
 
 
+@kind
+def an_attribute_that_appears_among_all() -> tuple[Program, Change]:
+    settings = Settings()
+    count = lambda: len(vars(settings))  # noqa: E731
+    return (lambda x: x * count()), lambda: setattr(settings, "more", 1) or (lambda: None)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -558,6 +565,30 @@ def test_a_parametrization_follows_its_mode() -> None:
             for name, value in eagers.state_dict().items():
                 torch.testing.assert_close(mine.state_dict()[name], value, rtol=0, atol=0)
     assert tm.cache_info(jitted).misses == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*is compiled again")
+def test_a_function_counts_its_calls_in_an_attribute_of_its_own() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        program.calls = getattr(program, "calls", 0) + 1  # type: ignore[attr-defined]
+        return x * program.calls  # type: ignore[attr-defined]
+
+    jitted = tm.jit(program)
+    x = torch.ones(2)
+    for calls in (1, 2, 3):
+        assert torch.equal(jitted(x), x * calls)
+
+
+def test_an_array_that_is_written_to_and_read_as_a_tensor_is_refused() -> None:
+    array = np.zeros(2, dtype=np.float32)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        array[0] += 1
+        return x + torch.from_numpy(array)
+
+    with pytest.raises(tm.MutationError, match="writes to a numpy array, array, that it also"):
+        tm.jit(program)(torch.ones(2))
+    assert array[0] == 0
 
 
 def test_what_is_not_mentioned_does_not_matter() -> None:

@@ -30,7 +30,7 @@ from tracemill.passes.interpretation.conditions import (
     value_condition,
 )
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.snapshot import Snapshot, is_users_class
 from tracemill.passes.interpretation.views import View
 from tracemill.passes.interpretation.watch import Watch
 
@@ -120,7 +120,7 @@ class TableWalk:
             wrapped = view.before.get("__wrapped__")
             if wrapped is not None:
                 self._later.append(place.child(wrapped, (".__wrapped__",), ""))
-            if not any(self._counts(key, view) for key in view.before):
+            if view not in self._changes and not any(self._counts(k, view) for k in view.before):
                 return
         wanted = {
             key: value
@@ -130,7 +130,9 @@ class TableWalk:
         if not wanted and isinstance(owner, (dict, list, tuple)):
             return
         table = place.child(owner.__dict__, (".__dict__",), "attributes")
-        self._table(f"{named(place)}: its attributes", table, wanted, self._watched(changed))
+        all_of_it = self._whole and not changed and is_users_class(type(owner))
+        watched = None if all_of_it else self._watched(changed)
+        self._table(f"{named(place)}: its attributes", table, wanted, watched)
         for key, value in wanted.items():
             self._later.append(place.child(value, attribute_step(owner, key), str(key)))
 

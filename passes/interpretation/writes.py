@@ -20,6 +20,7 @@ import numpy
 import torch
 
 from tracemill.compiler.errors import MutationError
+from tracemill.compiler.fakes import mode_of
 from tracemill.compiler.proxy import NumberProxy
 from tracemill.compiler.state_checks import ABSENT, counts_by_content
 from tracemill.compiler.symbolic import Expression
@@ -261,6 +262,11 @@ class Writer:
             yield self._assignment(view, owner, f"{{0}}.{key}", key, value)
 
     def _content(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
+        if any(_is_inside(tensor, view.owner) for _, tensor in self.interpreter.lifted.values()):
+            raise MutationError(
+                f"the program writes to a numpy array, {self._owner(view).hint}, that it also reads as a tensor; write to "
+                "the tensor"
+            )
         kept = numpy.frombuffer(view.after["bytes"], dtype=view.owner.dtype)
         numbers = Named(kept.reshape(view.owner.shape), "numbers")
         yield Write("{0}[...] = {1}", self._owner(view), (numbers,))
@@ -301,6 +307,14 @@ def refuse_shared(result: Any, stored: set[int]) -> None:
             stack.extend(value)
         else:
             stack.extend(getattr(value, "__dict__", {}).values())
+
+
+def _is_inside(tensor: torch.Tensor, array: Any) -> bool:
+    """Whether a tensor's memory is that of a numpy array."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu" or mode_of(tensor) is not None:
+        return False
+    start = array.__array_interface__["data"][0]
+    return start <= tensor.untyped_storage().data_ptr() < start + max(array.nbytes, 1)
 
 
 def _is_literal(value: Any) -> bool:
