@@ -19,6 +19,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
 from tracemill.compiler.gradients import gradients
+from tracemill.compiler.layouts import fake_tensors
 from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.sizes import Sizes
@@ -280,7 +281,7 @@ def _telling_failures(fn: Callable[..., Any]) -> Generator[None]:
 
 
 _LOCK = threading.RLock()
-_FAKES = internals.fake_tensors()
+_FAKES = fake_tensors()
 """The fakes of all derivatives: they outlive a call, so they cannot be a thread's own; the lock guards them."""
 
 DERIVATIVES = Derivatives(Sizes(_FAKES))

@@ -24,6 +24,7 @@ from tracemill.compiler.answer import (
 )
 from tracemill.compiler.body_log import BodyLog
 from tracemill.compiler.errors import LeakedValueError
+from tracemill.compiler.layouts import Fakes
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.models import is_dense, stand_in_for
 from tracemill.compiler.profiling import profiled, unprofiled
@@ -116,7 +117,7 @@ class Oracle:
         """This thread's fake tensors: a mode shared by threads fails."""
         mode = getattr(self._thread, "fake_mode", None)
         if mode is None:
-            mode = self._thread.fake_mode = internals.FakeTensorMode(allow_non_fake_inputs=True)
+            mode = self._thread.fake_mode = Fakes(allow_non_fake_inputs=True)
             mode.cache_enabled = (
                 False  # a memory of its own costs more than it saves: each call is asked once
             )

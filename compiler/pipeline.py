@@ -6,6 +6,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tracemill.compiler.ordering import RegisteredPass
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.plugins import PLUGINS
 from tracemill.compiler.reporting import text_for_error
+from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.trace import Program, Trace
 from tracemill.passes.verify import verify, verify_program
 
@@ -112,8 +114,10 @@ def _run_one(
     item = registered.item
     given = program.traces()
     lines = {role: tuple(trace.bound_symbols) for role, trace in given.items()}
+    ambient = nullcontext() if item.stage == "interpretation" else without_autocast()
     try:
-        made = item.run(program, context)
+        with ambient:  # the lines have their casts by then, and run without
+            made = item.run(program, context)
         for role, trace in given.items():
             if len(lines[role]) != len(trace.bound_symbols) or not all(
                 map(operator.is_, lines[role], trace.bound_symbols)

@@ -19,6 +19,7 @@ from tracemill.compiler.answer import Answer, NewTensor, SameTensor
 from tracemill.compiler.body import NotCapturedError
 from tracemill.compiler.derivative import Derivatives
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.layouts import Fakes
 from tracemill.compiler.meta import Storage, TensorMeta, hint
 from tracemill.compiler.models import extent_of, non_leaf
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, unobserved
@@ -89,7 +90,7 @@ class SymbolicSizes(Sizes):
 
     def __init__(self, beginning: Source | None) -> None:
         self.env = _ShapeEnv(self._where)
-        mode = internals.FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        mode = Fakes(shape_env=self.env, allow_non_fake_inputs=True)
         mode.cache_enabled = False  # what it keeps is of no use to another trace, and costs much
         super().__init__(mode)
         self.beginning = beginning

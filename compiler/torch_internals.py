@@ -34,6 +34,9 @@ from torch._C import DisableTorchFunction
 # A subclass's own __torch_function__ that does nothing, so that only modes see its calls.
 from torch._C import _disabled_torch_function_impl as no_torch_function
 
+# Runs kernels on plain tensors while modes and subclasses of tensors are being asked.
+from torch.utils._mode_utils import no_dispatch
+
 # Checks type, dispatch keys, dtype, device, requires_grad, sizes and strides of many tensors in one C++ call.
 from torch._C._dynamo.guards import TensorGuards
 
@@ -268,13 +271,6 @@ GUARD_REASONS: tuple[Any, ...] = (
 """What Dynamo's guards take for people who read a failure: its words and, from some version on, the user's line."""
 
 
-def fake_tensors() -> FakeTensorMode:
-    """A mode of fake tensors without a memory of its own, which costs more than it saves where each call is asked once."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    mode.cache_enabled = False
-    return mode
-
-
 @contextmanager
 def quiet_fakes() -> Generator[None]:
     """Fake tensors and symbolic sizes log nothing in the block, in this thread."""
@@ -322,7 +318,6 @@ __all__ = [
     "enable_functionalization",
     "enable_python_dispatcher",
     "ensure_cuda_guard",
-    "fake_tensors",
     "from_functional",
     "function_mode_depth",
     "function_mode_stack",
@@ -345,6 +340,7 @@ __all__ = [
     "neg_view",
     "nn_functions",
     "no_autocast",
+    "no_dispatch",
     "no_torch_function",
     "no_user_modes",
     "python_setting_readers",

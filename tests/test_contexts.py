@@ -106,6 +106,12 @@ def self_attention(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q)
 
 
+def dropped_attention(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    q = (x @ w)[None, None]
+    return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+
+
 def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x @ w, torch.arange(4)) + F.mse_loss(x, x.detach().bfloat16())
 
@@ -117,6 +123,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "other_dtype_inside": other_dtype_inside,
     "no_grad_inside": no_grad_inside,
     "self_attention": self_attention,
+    "dropped_attention": dropped_attention,
     "loss": loss,
     "softmax": lambda x, w: F.softmax(x @ w, -1) @ w,
     "norm": lambda x, w: F.layer_norm(x @ w, (4,)),
