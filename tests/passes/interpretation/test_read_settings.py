@@ -107,6 +107,12 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Change]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def flags_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own tests, which the operator database is part of, freeze these flags when they are imported."""
+    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_that_the_program_asks_for_is_checked_at_each_call(name: str) -> None:
