@@ -110,7 +110,8 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Change]] = {
 @pytest.fixture(autouse=True)
 def flags_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tests, which the operator database is part of, freeze these flags when they are imported."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    flags: Any = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:TF32 acceleration")
