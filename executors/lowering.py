@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -93,14 +93,21 @@ def fakes_of(region: Region) -> Fakes:
     return Fakes(made, sizes.mode)
 
 
-def function_of(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A region as a function that calls its operations one by one; where its sizes are fixed, the ATen operations."""
+def function_of(
+    region: Region, called: Collection[Callable[..., Any]] = ()
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A region as a function that calls its operations one by one; where its sizes are fixed, the ATen operations.
+
+    called: functions that are called themselves all the same.
+    """
     sizes = sizes_of(region)
 
     def run(*inputs: Any) -> tuple[torch.Tensor, ...]:
         values: dict[Any, Any] = dict(zip(region.inputs, inputs, strict=True))
         for bsym in region.bound_symbols:
-            by_line = sizes is not None or not consists_of_operations(bsym)
+            by_line = (
+                sizes is not None or bsym.sym.impl in called or not consists_of_operations(bsym)
+            )
             values |= _by_line(bsym, values, sizes) if by_line else _by_operations(bsym, values)
         return tuple(values[proxy] for proxy in region.outputs)
 

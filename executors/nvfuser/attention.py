@@ -16,6 +16,9 @@ from tracemill.executors.nvfuser.values import Value
 aten = torch.ops.aten
 
 
+ATTENTION = F.scaled_dot_product_attention
+
+
 class Flash(TorchFunctionMode):
     """In the block, attention that flash attention can do is that.
 
@@ -25,7 +28,7 @@ class Flash(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is F.scaled_dot_product_attention:
+        if func is ATTENTION:
             return _attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

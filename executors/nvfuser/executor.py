@@ -17,7 +17,7 @@ from tracemill.compiler.symbol import BoundSymbol, FusedSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.executors.fusion import FusionExecutor, Region
 from tracemill.executors.lowering import fakes_of, function_of, lowered
-from tracemill.executors.nvfuser.attention import Flash
+from tracemill.executors.nvfuser.attention import ATTENTION, Flash
 from tracemill.executors.nvfuser.decompositions import decompositions
 from tracemill.executors.nvfuser.fused import Fused
 from tracemill.executors.nvfuser.library import DATA_TYPES, is_available
@@ -99,7 +99,8 @@ class NvFuserExecutor(FusionExecutor):
     def fused(self, region: Region) -> Fused:
         """A region as a function."""
         with Flash() if "attention" in self.options else nullcontext():
-            module = lowered(function_of(region), fakes_of(region), decompositions(self.options))
+            function = function_of(region, called=[ATTENTION])
+            module = lowered(function, fakes_of(region), decompositions(self.options))
         return self.function(region.name, module, options=self.options, strict=self.strict)
 
     def fuse(self, region: Region) -> BoundSymbol:
