@@ -40,8 +40,25 @@ COMPOSITES: dict[str, Fn] = {
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", COMPOSITES)
+SEGMENTED = pytest.mark.xfail(
+    reason="nvFuser asserts that all reductions of one segment are alike", raises=AssertionError
+)
+NOT_ALL = {
+    "batch_norm": "its backward reads statistics that have no elements, which nvFuser does not take"
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(
+            name, dtype, marks=SEGMENTED if (name, dtype) == ("cosine", torch.bfloat16) else ()
+        )
+        for name in COMPOSITES
+        for dtype in FLOATS
+    ],
+    ids=str,
+)
 def test_a_composite(name: str, dtype: torch.dtype) -> None:
     x, w, b = some(3, 4, 8, dtype=dtype), some(8, dtype=dtype), some(8, dtype=dtype)
     fn = COMPOSITES[name]
@@ -49,7 +66,7 @@ def test_a_composite(name: str, dtype: torch.dtype) -> None:
     def whole(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
         return fn(x, w, b) + w.sum() * 0 + b.sum() * 0
 
-    fused_like_eager(whole, x, w, b, gradients=True)
+    fused_like_eager(whole, x, w, b, gradients=True, leaves_none=name not in NOT_ALL)
 
 
 ON_A_GPU: dict[str, Fn] = {
