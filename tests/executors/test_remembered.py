@@ -103,7 +103,7 @@ OTHER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x, y: (x + y).sin(),
         lambda x, y: (lambda t: (t, t.sin()))(x + y),
     ),
-    "dtype": (lambda x, y: (x + y).double().sin(), lambda x, y: (x + y).half().sin()),
+    "dtype": (lambda x, y: (x + y).double().sin(), lambda x, y: (x + y).long().sin()),
 }
 
 
