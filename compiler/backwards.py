@@ -57,26 +57,22 @@ def backwards_of(
         return replay(derivation.trace).callable()
 
     cotangents = Halves.of(split).cotangents
-    elementwise = all(map(_Reads(program), Halves.of(program).cotangents))
+    elementwise = _reads_elementwise(Halves.of(program))
     return Backwards(cotangents, bare(program.backward), elementwise, make, again)
 
 
-class _Reads:
-    """Whether a cotangent is read element by element, into results of the layout that contiguous operands give.
+def _reads_elementwise(halves: Halves) -> bool:
+    """Whether cotangents are read element by element, into results of the layout that contiguous operands give.
 
     Then one number that is expanded, as a sum's derivative hands it on, will do as it is.
     """
-
-    def __init__(self, program: Program) -> None:
-        self._halves = Halves.of(program)
-
-    def __call__(self, cotangent: TensorProxy) -> bool:
-        readers = [
-            bsym
-            for bsym in self._halves.lines
-            if cotangent in bsym.inputs and bsym.sym is not prims.DELETE
-        ]
-        return cotangent not in self._halves.gradients and all(map(_is_elementwise, readers))
+    cotangents = set(halves.cotangents)
+    readers = (
+        bsym
+        for bsym in halves.lines
+        if bsym.sym is not prims.DELETE and not cotangents.isdisjoint(bsym.inputs)
+    )
+    return cotangents.isdisjoint(halves.gradients) and all(map(_is_elementwise, readers))
 
 
 def _is_elementwise(bsym: BoundSymbol) -> bool:

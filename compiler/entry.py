@@ -13,7 +13,7 @@ from tracemill.compiler.joined import Unjoinable, joined
 from tracemill.compiler.pipeline import History
 from tracemill.compiler.tables import Tables
 from tracemill.compiler.trace import Program, Trace
-from tracemill.compiler.unwritten import Facets, while_unwritten
+from tracemill.compiler.unwritten import Facets, by_identity, while_unwritten
 from tracemill.printers.base import Printer
 
 JOINED = 256
@@ -74,7 +74,7 @@ class Entry:
     def _while_unwritten(self, turn: int, fits: Callable[[], object]) -> Trace | None:
         """The prologue for as long as nobody writes to `tables`, those left out that were written to too soon."""
         if self.tables is not None and turn - self.joined_at < LASTING:
-            soon = {(id(each[0]), each[1]): each for each in self.tables.written()}
+            soon = by_identity(self.tables.written())
             self.written |= {key: soon[key] for key in soon.keys() & self.written_once.keys()}
             self.written_once |= soon
         self.joined_at, self.tables = turn, None

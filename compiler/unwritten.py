@@ -55,6 +55,11 @@ Facets = dict[tuple[int, Facet], tuple[Any, Facet]]
 """Facets of objects, by identity."""
 
 
+def by_identity(facets: Iterable[tuple[Any, Facet]]) -> Facets:
+    """The facets, each once."""
+    return {(id(value), facet): (value, facet) for value, facet in facets}
+
+
 def while_unwritten(prologue: Trace, written: Facets) -> tuple[Trace, Tables] | None:
     """The prologue for as long as nobody writes to its tables, and their check; None where it saves nothing.
 
@@ -238,7 +243,7 @@ class _Reading:
         raise _Elsewhere
 
     def _depend(self, facets: Iterable[tuple[Any, Facet]]) -> None:
-        wanted = {(id(value), facet): (value, facet) for value, facet in facets}
+        wanted = by_identity(facets)
         if not self._written.keys().isdisjoint(wanted):
             raise _Elsewhere
         self.facets.update(wanted)
