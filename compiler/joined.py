@@ -31,13 +31,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
-import torch
-
 from tracemill.compiler.codegen import define
-from tracemill.compiler.guards import Mismatch, TensorCheck
+from tracemill.compiler.guards import Mismatch
+from tracemill.compiler.peephole import AsMethods, HandedTogether, LookedUp
 from tracemill.printers.base import Code
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Global, ast.Return)
@@ -69,8 +67,10 @@ def joined(
         lines += join.computed(first, [join.add(code) for code in rest], rebuild, checks)
     else:
         lines.append(ast.Return(ast.Call(join.bind("run", rest), _items(first.result), [])))
+        HandedTogether(join.bind).rewrite(checks, lines)
     if checks:
-        lines.insert(0, _guarded([_LookedUp(join).visit(line) for line in checks]))
+        looked_up = LookedUp(join.bound, join.bind)
+        lines.insert(0, _guarded([looked_up.visit(line) for line in checks]))
     made = ast.FunctionDef("call", first.function.args, lines, [])
     return join.compiled(ast.copy_location(made, first.function))
 
@@ -184,7 +184,7 @@ class _Join:
         """The lines of the computation and the epilogue; what they take from the prologue goes to `checks`."""
         computation, *epilogues = texts
         checks.extend(_handed(_items(prologue.result), computation.parameters))
-        lines = _AsMethods.of(computation.body)
+        lines = AsMethods.of(computation.body)
         result = computation.result
         for epilogue in epilogues:
             result, written = _items(result)
@@ -214,73 +214,6 @@ def _guarded(checks: list[ast.stmt]) -> ast.stmt:
     assert isinstance(guard, ast.Try)
     guard.body = checks
     return guard
-
-
-class _LookedUp(ast.NodeTransformer):
-    """What a check calls, found once: `torch.is_grad_enabled`, `tensorcheck.check`."""
-
-    def __init__(self, join: _Join) -> None:
-        self.join = join
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        *path, root = _path(node.func)
-        found: Any = torch if root == "torch" else self.join.bound.get(root)
-        if found is torch or isinstance(found, TensorCheck):
-            for name in reversed(path):
-                found = getattr(found, name)
-            if isinstance(found, BuiltinFunctionType):
-                node.func = ast.copy_location(self.join.bind(path[0], found), node)
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        found = getattr(torch, node.attr, None) if _path(node.value) == ["torch"] else None
-        if isinstance(found, torch.dtype):
-            return ast.copy_location(self.join.bind(node.attr, found), node)
-        return self.generic_visit(node)
-
-
-def _path(node: ast.expr) -> list[str]:
-    """The names of an attribute, innermost last; "" where it is no name's."""
-    if isinstance(node, ast.Attribute):
-        return [node.attr, *_path(node.value)]
-    return [node.id] if isinstance(node, ast.Name) else [""]
-
-
-class _AsMethods(ast.NodeTransformer):
-    """`torch.Tensor.sin(t0)` as `t0.sin()` where the text itself made `t0`: Python finds methods faster that way."""
-
-    def __init__(self, made: set[str]) -> None:
-        self.made = made
-
-    @classmethod
-    def of(cls, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        made = {
-            node.id
-            for line in body
-            if isinstance(line, ast.Assign)
-            for target in line.targets
-            for node in ast.walk(target)
-            if isinstance(node, ast.Name)
-        }
-        return [cls(made).visit(line) for line in body]
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node.func, node.args:
-            case (
-                ast.Attribute(ast.Attribute(ast.Name("torch"), "Tensor"), name),
-                [ast.Name(owner) as value, *args],
-            ) if owner in self.made and _is_method(name):
-                method = ast.Attribute(value, name, ast.Load())
-                node.func, node.args = ast.copy_location(method, node), args
-            case _:
-                pass
-        return node
-
-
-def _is_method(name: str) -> bool:
-    return isinstance(getattr(torch.Tensor, name, None), MethodDescriptorType)
 
 
 def _parameters(args: ast.arguments) -> Iterator[ast.arg]:

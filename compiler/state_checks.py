@@ -266,7 +266,8 @@ _KEYWORD_DEFAULTS = operator.attrgetter("__kwdefaults__")
 class FunctionsCheck:
     """Checks of many functions at once: their code, and their defaults.
 
-    functions: those that the program called. signatures: the ones whose defaults count.
+    functions: those that the program called. signatures: the ones whose defaults count; where there are none, the calls
+    gave all arguments, and would not look at others.
     """
 
     __slots__ = (
@@ -283,9 +284,9 @@ class FunctionsCheck:
     ) -> None:
         self.functions = tuple(functions)
         self._codes = list(map(_CODE, functions))
-        self.with_defaults = tuple(f for f in signatures if f.__code__.co_argcount)
+        self.with_defaults = tuple(f for f in signatures if f.__defaults__)
         self._defaults = list(map(_DEFAULTS, self.with_defaults))
-        self.with_keywords = tuple(f for f in signatures if f.__code__.co_kwonlyargcount)
+        self.with_keywords = tuple(f for f in signatures if f.__kwdefaults__)
         self._keyword_defaults = list(map(_KEYWORD_DEFAULTS, self.with_keywords))
 
     def check(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracemill.compiler.torch_internals import (
     GUARD_REASONS,
+    GuardManager,
     GuardManagerType,
     RootGuardManager,
     dict_version,
@@ -64,9 +65,10 @@ class Tables:
     ) -> None:
         self._facets = tuple(facets)
         self._facts = [_fact(*each) for each in self._facets]
-        self._empty = tuple(empty)
+        lists = [value for value, facet in self._facets if facet is Facet.LIST]
+        self._empty = (*empty, *(value for value in lists if not value))
         self.found = tuple(found)
-        self._lists = tuple(value for value, facet in self._facets if facet is Facet.LIST)
+        self._lists = tuple(filter(None, lists))
         self._lengths = list(map(len, self._lists))
         self._items = list(chain.from_iterable(self._lists))
         guarded = [each for each in self._facets if each[1] is not Facet.LIST]
@@ -104,7 +106,10 @@ def _guard(guard: Any, value: Any, facet: Facet) -> None:
     """Adds Dynamo's guard of a facet: 10 to 20 ns a check."""
     if facet in _PARTS:
         held = getattr(value, _PARTS[facet])
-        guard = guard.getattr_manager(_PARTS[facet], "", held, _DIRECT)
+        if facet in _ACCESSORS and held is not None:
+            guard = _ACCESSORS[facet](guard, "", held, _DIRECT)
+        else:
+            guard = guard.getattr_manager(_PARTS[facet], "", held, _DIRECT)
         guard.add_id_match_guard(id(held), *GUARD_REASONS)
     elif facet is Facet.ITEMS:
         guard.add_dict_version_guard(value, *GUARD_REASONS)
@@ -123,6 +128,14 @@ _PARTS = {
     Facet.KEYWORDS: "__kwdefaults__",
 }
 """The attributes of facets that are one object each."""
+
+_ACCESSORS: dict[Facet, Any] = {
+    Facet.BASES: GuardManager.type_mro_manager,
+    Facet.CODE: GuardManager.code_manager,
+    Facet.DEFAULTS: GuardManager.func_defaults_manager,
+    Facet.KEYWORDS: GuardManager.func_kwdefaults_manager,
+}
+"""Those of which Dynamo reads the attribute where it lies, for half of what a look-up of its name takes."""
 
 
 def _fact(value: Any, facet: Facet) -> Any:

@@ -44,7 +44,7 @@ from torch._C._dynamo.guards import TensorGuards
 from torch._C._dynamo.guards import dict_version
 
 # Compares the classes and the dictionaries' versions of many objects in one C++ call.
-from torch._C._dynamo.guards import RootGuardManager
+from torch._C._dynamo.guards import GuardManager, RootGuardManager
 from torch._dynamo.guards import GuardManagerType
 
 # Numbers of active function modes: a program traced under one runs under one.
@@ -292,6 +292,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "FunctionBase",
+    "GuardManager",
     "GuardManagerType",
     "HigherOrderOperator",
     "LocalSource",

@@ -128,9 +128,9 @@ class Functions:
     def _check(self, function: FunctionType) -> StateCheck:
         code, name = function.__code__, function.__name__
         wanted: dict[str, Any] = {"__code__": Named(code, f"{name}_code")}
-        if function in self.signatures and code.co_argcount:
+        if function in self.signatures and function.__defaults__:
             wanted["__defaults__"] = Named(function.__defaults__, f"{name}_defaults")
-        if function in self.signatures and code.co_kwonlyargcount:
+        if function in self.signatures and function.__kwdefaults__:
             wanted["__kwdefaults__"] = Named(function.__kwdefaults__, f"{name}_keyword_defaults")
         parts = [f"{{1}}.{attribute} is {{{i}}}" for i, attribute in enumerate(wanted, start=2)]
         subject = f"{name}: its code and defaults"

@@ -136,6 +136,24 @@ def test_a_function_may_stand_in_for_the_texts() -> None:
     assert torch.equal(call(X), X)
 
 
+def test_what_is_only_handed_on_is_handed_on_together() -> None:
+    names = [f"w{index}" for index in range(20)]
+    together = ", ".join(names)
+    text = (
+        "import torch\n\ndef prologue(x, found):\n"
+        f"  {together} = found\n"
+        "  w0 == 0\n"
+        f"  max(x, {together}) == 19\n"
+        f"  return (x, {together})\n"
+    )
+    call = joined(code(text), lambda *values: values, None, ("x", "found"))
+    assert call(1, tuple(range(20))) == (1, *range(20))
+    assert "w0" in call.__code__.co_varnames  # a line of its own looks at it
+    assert "w1" not in call.__code__.co_varnames
+    with pytest.raises(Mismatch, match="not enough values"):
+        call(1, ())
+
+
 @pytest.mark.parametrize(
     ("changed", "bound"),
     [

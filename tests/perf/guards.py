@@ -2,8 +2,9 @@
 
     python -m tests.perf.guards [--layers 16] [--hidden 128] [--batch 2] [--length 64] [--json]
 
-The prologue is timed as it runs at each call: PyTorch's settings, the fetching of all parameters, the checks of their
-metadata and of the Python state. Dynamo's guards are timed on the entry that its own call has, as it checks them.
+The prologue is timed as it runs at each call, in front of a program that does nothing: PyTorch's settings, the fetching
+of all parameters, the checks of their metadata and of the Python state. Dynamo's guards are timed on the entry that its
+own call has, as it checks them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ import torch
 import tracemill as tm
 from tests.models import llama
 from tests.perf.interleaved import as_json, measure, show
+from tracemill.compiler.codegen import code_of
+from tracemill.compiler.joined import joined
+from tracemill.compiler.specialise import printer_for
 
 
 def variants(layers: int, hidden: int, batch: int, length: int) -> dict[str, Callable[[], object]]:
@@ -35,7 +39,9 @@ def variants(layers: int, hidden: int, batch: int, length: int) -> dict[str, Cal
     entry = jitted.__tracemill__.latest
     for _ in range(2):
         jitted(*args, **kwargs)
-    prologue = entry.checks.callable()
+    code = code_of(entry.checks, printer_for("default"))
+    names = [parameter.name for parameter in jitted.__tracemill__.form.parameters]
+    prologue = joined(code, lambda *inputs: None, None, names)
     found: dict[str, Callable[[], object]] = {
         "eager forward": lambda: module(*args, **kwargs),
         "prologue": lambda: prologue(*args, **kwargs),
