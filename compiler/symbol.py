@@ -266,7 +266,8 @@ class BoundSymbol:
     def inputs(self) -> tuple[Proxy, ...]:
         """The proxies among the arguments."""
         if self._inputs is None:
-            self._inputs = (*proxies(self.args), *proxies(self.kwargs))
+            named = proxies(self.kwargs) if self.kwargs else ()
+            self._inputs = (*proxies(self.args), *named)
         return self._inputs
 
     @property
