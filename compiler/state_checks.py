@@ -178,23 +178,19 @@ class TableCheck:
 
 
 class ItemsCheck:
-    """Checks the type, the length and the items of a list, deque or set."""
+    """Checks the type, the length and the items of a list, deque or set, in the order in which they are met."""
 
-    __slots__ = ("_members", "_types", "expected", "kind")
+    __slots__ = ("expected", "kind")
 
     def __init__(self, kind: type, expected: Sequence[Any]) -> None:
         self.kind = kind
         self.expected = tuple(expected)
-        self._members = frozenset(expected) if issubclass(kind, (set, frozenset)) else None
-        self._types = set(map(type, expected))
 
     def check(self, items: Any) -> bool:
         """Whether the items are as expected."""
         expected = self.expected
         if type(items) is not self.kind or len(items) != len(expected):
             return False
-        if self._members is not None:
-            return items == self._members and set(map(type, items)) == self._types
         return all(map(operator.is_, items, expected)) or all(map(same, items, expected))
 
     def __tracemill_note__(self) -> str:

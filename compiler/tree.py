@@ -6,6 +6,7 @@ Dicts keep their insertion order, None is a leaf, and slices and dataclasses (Mo
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ _insertion_order = optree.dict_insertion_ordered(True, namespace=NAMESPACE)
 _insertion_order.__enter__()
 
 _registered: set[type] = set()
+_KNOWN = frozenset((dict, list, OrderedDict, defaultdict))
 
 
 def register(
@@ -90,7 +92,7 @@ def _make_known(value: Any) -> None:
         return
     if is_dataclass_instance(value):
         _register_dataclass(cls)
-    elif cls.__module__ in ("builtins", "collections") or not hasattr(value, "__dict__"):
+    elif cls in _KNOWN or not hasattr(value, "__dict__"):
         return
     elif isinstance(value, dict):
         _register_dict(cls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -30,9 +31,16 @@ def write(template: str, *values: Any) -> BoundSymbol:
 
 def instance(cls: type, attributes: dict[str, Any]) -> Any:
     """An object of a Python class with these attributes, made without calling its constructor."""
-    made = object.__new__(cls)
+    made = bare(cls)
     made.__dict__.update(attributes)
     return made
+
+
+def bare(cls: type) -> Any:
+    """An object of a class without attributes, made without calling what the class does for a new one."""
+    makers = (base.__dict__.get("__new__") for base in cls.__mro__)
+    make: Any = next(maker for maker in makers if isinstance(maker, BuiltinFunctionType))
+    return make(cls)
 
 
 INSTANCE = Symbol("instance", impl=instance)

@@ -35,7 +35,6 @@ from tracemill.passes.interpretation.observe import observe, state_lines
 from tracemill.passes.interpretation.outputs import Output
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
-from tracemill.passes.interpretation.python_numbers import refuse_exact_types
 from tracemill.passes.interpretation.symbolic_interpreter import SymbolicInterpreter
 
 
@@ -77,7 +76,6 @@ class Acquire(ProgramPass):
         interpreter.settle()
         symbolic = isinstance(interpreter, SymbolicInterpreter)
         if symbolic:
-            refuse_exact_types(seen.watch.codes)
             context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
         context.unseen = interpreter.unseen
@@ -95,7 +93,7 @@ class Acquire(ProgramPass):
         if symbolic:
             arguments += interpreter.sizes.named
         result = output.value
-        handed = {proxy for _, proxy in inputs.containers}
+        handed = {proxy for _, proxy in (*inputs.containers, *inputs.opaque, *output.found)}
         arguments += dict.fromkeys(proxy for proxy in proxies(result) if proxy in handed)
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}

@@ -36,10 +36,19 @@ class Fetcher:
     """Emits a line for each check and each tensor, and one for each object that two of them are reached through.
 
     roots: the proxies of places that the prologue has already; other roots are bound by name when they are needed.
+    returned: those of places that the program returns as they are.
     """
 
-    def __init__(self, roots: dict[Place, Proxy], names: Names, *, checked: bool) -> None:
+    def __init__(
+        self,
+        roots: dict[Place, Proxy],
+        names: Names,
+        returned: dict[Place, Proxy],
+        *,
+        checked: bool,
+    ) -> None:
         self._names = names
+        self._returned = returned
         self._checked = checked
         self._emitted: dict[Place, Proxy] = dict(roots)
         self._bound: dict[int, Proxy] = {}
@@ -64,7 +73,7 @@ class Fetcher:
             self._count(place.parent)
         for each in checks:
             self._count(each.owner)
-        for place in wanted:
+        for place in (*self._returned, *wanted):
             self._uses[place] = 2  # so that it gets a name
             self._count(place.parent)
         fetched = Fetched()
@@ -72,6 +81,8 @@ class Fetcher:
             fetched.lines.extend(self._check(each))
         for proxy, tensor in lifted:
             self._tensor(proxy, tensor, found[id(tensor)], fetched)
+        for place in self._returned:
+            self._base(place, fetched.lines)
         for place in wanted:
             fetched.reached[place] = self._base(place, fetched.lines)[0]
         return fetched
@@ -150,6 +161,8 @@ class Fetcher:
             return known, ()
         if place.parent is None:
             value = place.value.object if isinstance(place.value, Namespace) else place.value
+            if place in self._returned:
+                return self._name_it(place, value, (), lines), ()
             known = self._emitted[place] = self._bind(value, lines, place.hint)
             return known, ()
         base, steps = self._base(place.parent, lines)
@@ -158,9 +171,11 @@ class Fetcher:
         return self._name_it(place, base, (*steps, *place.steps), lines), ()
 
     def _name_it(
-        self, place: Place, base: Proxy, steps: tuple[Any, ...], lines: list[BoundSymbol]
+        self, place: Place, base: Any, steps: tuple[Any, ...], lines: list[BoundSymbol]
     ) -> Proxy:
-        proxy = AnyProxy(self._names.claim(place.hint or "owner"), python_type=type(place.value))
+        name = self._names.claim(place.hint or "owner")
+        proxy = self._returned.get(place) or AnyProxy(name, python_type=type(place.value))
+        proxy._name = name
         lines.append(prims.unpack(proxy, base, *steps))
         self._emitted[place] = proxy
         return proxy

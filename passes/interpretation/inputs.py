@@ -202,7 +202,9 @@ class Inputs:
         elif kind in (set, frozenset) and all(
             type(item) in (int, str, bool, type(None)) for item in value
         ):
-            self.check(subject, "type({0}) is {1} and {0} == {2}", proxy, kind, value)
+            self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
+            self.check(subject, "list({}) == {}", proxy, list(value))  # its order counts too
+            self.opaque.append((Place(value, None, (), subject), proxy))
         elif counts_by_content(value):
             self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
             self.opaque.append((Place(value, None, (), subject), proxy))

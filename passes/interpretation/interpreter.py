@@ -124,11 +124,12 @@ class Interpreter(TorchFunctionMode):
                 raise UnsupportedError(
                     f"a tensor that is {kind} cannot be traced{self.at()}: only plain tensors and parameters can"
                 )
-            proxy = self._input_proxy(tensor)
+            with internals.DisableTorchFunction():
+                proxy = self._input_proxy(tensor)
             known = self.lifted[id(tensor)] = (proxy, tensor)
             stand_in = self._stand_ins[proxy] = self._stand_in(proxy)
             if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
-                stand_in._is_param = True  # what isinstance(x, nn.Parameter) looks at
+                stand_in._is_param = True
             return stand_in
         return self._stand_ins[known[0]]
 
@@ -146,7 +147,9 @@ class Interpreter(TorchFunctionMode):
         """Makes the stand-in of `proxy` the stand-in of `other`."""
         stand_in = self._stand_ins[other] = self._stand_ins.pop(proxy)
         with internals.DisableTorchFunction(), internals.no_user_modes():
-            torch.utils.swap_tensors(stand_in, TracedTensor(other))
+            made = TracedTensor(other)
+            made._is_param = stand_in._is_param
+            torch.utils.swap_tensors(stand_in, made)
 
     def current(self, storage: Storage) -> list[TensorProxy]:
         """The proxies of the stand-ins that lie in a storage."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any
 
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.trace import Trace
+from tracemill.passes.interpretation.classes import ASKING
 from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.outputs import Output, output_of
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.outputs import Output, Returned
+from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
 from tracemill.passes.interpretation.sharp_edges import SharpEdges
@@ -61,18 +64,27 @@ def observe(
     snapshot.visit(*(place.value for place in roots))
     snapshot.visit(*(value for value, _ in inputs.containers))
     snapshot.visit(*(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
-    given = {id(value): proxy for value, proxy in inputs.containers}
+    given = {id(place.value): proxy for place, proxy in inputs.opaque}
+    given |= {id(value): proxy for value, proxy in inputs.containers}
     edges = SharpEdges(context.sharp_edges)
-    watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals), edges)
+    standing_in = ExitStack()
+
+    def enter(code: CodeType, frame: FrameType) -> None:
+        if "type" in code.co_names:
+            standing_in.enter_context(ASKING)
+        snapshot.enter(code, frame.f_globals)
+
+    watch = Watch(enter, edges)
     try:
         with (
+            standing_in,
             interpreter.surroundings(),
             interpreting(interpreter, generators_of(call.form.target, call.values)),
             edges.watching(),
             watch,
         ):
             returned = call.form.call(values)
-            output = output_of(returned, interpreter, given)
+            output = Returned(interpreter, given, snapshot.met).output(returned)
     finally:
         changes = snapshot.changes()
         for view, changed in changes.items():
@@ -109,7 +121,8 @@ def state_lines(
     writes = list(writer.writes(seen.changes))
     refuse_shared(seen.returned, writer.stored)
     own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
-    fetcher = Fetcher(roots | handed, names, checked=checked)
+    returned = {place_of(value, walk.places): proxy for value, proxy in seen.output.found}
+    fetcher = Fetcher(roots | handed, names, returned, checked=checked)
     fetched = fetcher.fetch(own, state, places_of(writes))
     if not writes:
         return fetched, None

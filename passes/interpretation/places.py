@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -23,6 +23,11 @@ class Place:
     def child(self, value: Any, steps: tuple[Any, ...], name: str) -> Place:
         """The place of something reached from here."""
         return Place(value, self, steps, f"{self.hint}.{name}" if self.hint else name)
+
+
+def place_of(value: Any, places: Mapping[int, Place]) -> Place:
+    """The place of an object among those known by id; one of its own where no way to it was found."""
+    return places.get(id(value)) or Place(value, None, (), own_name(value))
 
 
 def names_in(code: CodeType) -> Iterator[str]:

@@ -1,26 +1,21 @@
 """Symbolic numbers in the user's Python: `isinstance`, formatting, hashing and attributes answer as for an int.
 
 PyTorch's SymInt is no int. While a program is traced under symbolic values, frames outside of torch see one all the same;
-what needs the number itself gets it, with a guard. An exact comparison of types (`type(n) is int`) cannot be answered so,
-and is refused.
+what needs the number itself gets it, with a guard.
 """
 
 from __future__ import annotations
 
 import builtins
-import dis
-import itertools
 import operator
 import sys
 from collections import abc
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
 
 from tracemill.compiler import tree
-from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.oracle import unprofiled
 from tracemill.passes.interpretation.location import is_library
 from tracemill.passes.interpretation.replacement import Replacement
@@ -162,18 +157,3 @@ def asking_pytorch() -> abc.Generator[None]:
         yield
     finally:
         _INSTANCES.__enter__()
-
-
-def refuse_exact_types(codes: abc.Iterable[CodeType]) -> None:
-    """Raises UnsupportedError where executed code compares `type(...)` with a class of numbers."""
-    for code in codes:
-        if "type" not in code.co_names or not {"int", "float", "bool"} & set(code.co_names):
-            continue
-        lines = list(dis.get_instructions(code))
-        for first, second in itertools.pairwise(lines):
-            is_kind = first.opname == "LOAD_GLOBAL" and first.argval in ("int", "float", "bool")
-            if is_kind and second.opname in ("IS_OP", "COMPARE_OP"):
-                raise UnsupportedError(
-                    f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) compares a type with {first.argval}, "
-                    'which a size under cache="symbolic values" cannot answer; use isinstance, or cache="constant values"'
-                )

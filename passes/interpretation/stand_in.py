@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tracemill.compiler.errors import LeakedValueError
+from tracemill.compiler.errors import LeakedValueError, UnsupportedError
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.torch_internals import (
     DisableTorchFunction,
@@ -37,6 +37,19 @@ class TracedTensor(torch.Tensor):
     """
 
     proxy: TensorProxy
+    _is_param = False  # what isinstance(x, nn.Parameter) looks at
+
+    @property
+    def __class__(self) -> type:
+        """The class that the tensor has in eager."""
+        return torch.nn.Parameter if self._is_param else torch.Tensor
+
+    @__class__.setter
+    def __class__(self, cls: type) -> None:
+        if cls is not self.__class__:
+            raise UnsupportedError(
+                f"the class of a tensor is changed to {cls.__name__}; make a new one instead"
+            )
 
     @staticmethod
     def __new__(cls: type[TracedTensor], proxy: TensorProxy, layout: Any = None) -> TracedTensor:

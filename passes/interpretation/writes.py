@@ -27,7 +27,7 @@ from tracemill.compiler.symbolic import Expression
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.places import Place, own_name
+from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
 from tracemill.passes.interpretation.tables import by_name
 from tracemill.passes.interpretation.usage import Usage
@@ -133,9 +133,7 @@ class Writer:
             yield from _LINES[type(view)](self, view, changed)
 
     def _owner(self, view: View) -> Place:
-        owner = view.owner
-        known = self.places.get(id(owner))
-        return known or Place(owner, None, (), own_name(owner))
+        return place_of(view.owner, self.places)
 
     # Values
 
