@@ -66,6 +66,7 @@ from torch._C import _DisableAutocast as no_autocast
 from torch.utils._device import _device_constructors as device_constructors
 
 # Depth of the functorch stack (vmap, grad, jvp): above zero the stand-ins are wrapped by functorch.
+from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
 # The switch that Python reads and writes through torch.no_grad, seen by function modes.
@@ -94,6 +95,15 @@ from torch import _neg_view as neg_view  # pyright: ignore[reportPrivateImportUs
 
 # While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
 from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored
+
+# The dispatch keys in force, for what functorch calls below autograd.
+from torch._C import DispatchKey, DispatchKeySet
+from torch._C import _AutoDispatchBelowAutograd as below_autograd
+from torch._C import _dispatch_tls_is_dispatch_key_excluded as is_key_excluded
+from torch._C import _dispatch_tls_local_exclude_set as excluded_keys
+from torch._C import _dispatch_tls_local_include_set as included_keys
+from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
+from torch._C import _ForceDispatchKeyGuard as force_keys
 
 # What torch.autograd.Function adds to this class is support for functorch, at a microsecond a call.
 from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
@@ -288,6 +298,8 @@ __all__ = [
     "DeviceContext",
     "DimDynamic",
     "DisableTorchFunction",
+    "DispatchKey",
+    "DispatchKeySet",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
@@ -308,6 +320,7 @@ __all__ = [
     "TensorProperty",
     "TorchDispatchMode",
     "any_autocast_enabled",
+    "below_autograd",
     "cond_operator",
     "decomposition_table",
     "deterministic_algorithms",
@@ -319,6 +332,9 @@ __all__ = [
     "enable_functionalization",
     "enable_python_dispatcher",
     "ensure_cuda_guard",
+    "exclude_keys",
+    "excluded_keys",
+    "force_keys",
     "from_functional",
     "function_mode_depth",
     "function_mode_stack",
@@ -336,7 +352,10 @@ __all__ = [
     "get_mkldnn_enabled",
     "higher_order",
     "hop_compiler",
+    "included_keys",
     "inductor",
+    "is_functorch_wrapped",
+    "is_key_excluded",
     "make_fx",
     "neg_view",
     "nn_functions",

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
+from tracemill.compiler.dispatch_keys import above_autograd
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.names import Names
@@ -23,6 +24,7 @@ from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
 from tracemill.passes.interpretation import autocast, in_place, overlapping_writes, paths, queries
+from tracemill.passes.interpretation.functorch import outlived, transformed
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
 from tracemill.passes.interpretation.real import RealEnvironment
@@ -49,24 +51,6 @@ def _input_of(
     raise LookupError(f"{proxy!r} is no input")
 
 
-class Bypass(internals.TorchDispatchMode):
-    """Hands the interpreter what reaches ATen without passing the function mode."""
-
-    def __init__(self, interpreter: Interpreter) -> None:
-        super().__init__()
-        self._interpreter = interpreter
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        with internals.DisableTorchFunction():
-            return self._interpreter.record(func, args, kwargs or {})
-
-
 class Interpreter(TorchFunctionMode):
     """Records the torch calls of one run of a program.
 
@@ -89,6 +73,7 @@ class Interpreter(TorchFunctionMode):
         self.uses_attention = False
         self.region = 0
         self.regions = 0
+        self._below_autograd = False
         self.bound_symbols: list[BoundSymbol] = []
         self.inputs: list[TensorProxy] = []
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
@@ -147,6 +132,9 @@ class Interpreter(TorchFunctionMode):
         """Makes the stand-in of `proxy` the stand-in of `other`."""
         stand_in = self._stand_ins[other] = self._stand_ins.pop(proxy)
         with internals.DisableTorchFunction(), internals.no_user_modes():
+            if self._below_autograd:  # which holds it, and sets its graph
+                stand_in.lie_like(other)
+                return
             made = TracedTensor(other)
             made._is_param = stand_in._is_param
             torch.utils.swap_tensors(stand_in, made)
@@ -229,8 +217,8 @@ class Interpreter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if internals.functorch_is_active():
-            return func(*args, **kwargs)
+        if internals.functorch_is_active() or outlived(args):
+            return transformed(self, func, args, kwargs)
         if func in queries.METADATA or func in queries.SETTINGS:
             if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:
                 self.lift(args[0])  # what the program read of it must be so at each call
@@ -274,6 +262,18 @@ class Interpreter(TorchFunctionMode):
         return self.stand_ins(
             self.call(fn, self._to_proxies(tuple(args)), self._to_proxies(dict(kwargs)))
         )
+
+    def record_below_autograd(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Records a call that autograd has seen, and returns its outputs, as stand-ins that autograd has not."""
+        self._below_autograd = True
+        try:
+            with above_autograd():
+                output = self.call(fn, self._to_proxies(tuple(args)), self._to_proxies(kwargs))
+        finally:
+            self._below_autograd = False
+        return self.stand_ins(output)
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call on proxies, and returns what it returns, with proxies for tensors."""

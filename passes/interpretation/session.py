@@ -20,7 +20,8 @@ from tracemill.compiler.random_state import (
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
 from tracemill.passes.interpretation import functions, module_hooks
-from tracemill.passes.interpretation.interpreter import Bypass, Interpreter
+from tracemill.passes.interpretation.functorch import Bypass
+from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.randomness import (
     STAND_INS,
     DefaultGenerator,

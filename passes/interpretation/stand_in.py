@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tracemill.compiler.dispatch_keys import at_the_kernels, is_below_autograd
 from tracemill.compiler.errors import LeakedValueError, UnsupportedError
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.torch_internals import (
@@ -21,8 +22,14 @@ from tracemill.compiler.torch_internals import (
 class Recording(Protocol):
     """What a stand-in needs of the interpretation that it belongs to."""
 
-    def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Records a call and returns its outputs, as stand-ins."""
+    def record_below_autograd(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Records a call that autograd has seen, and returns its outputs, as stand-ins that autograd has not."""
+        ...
+
+    def at(self) -> str:
+        """The user's line that runs, for errors."""
         ...
 
 
@@ -64,11 +71,17 @@ class TracedTensor(torch.Tensor):
                 dtype=meta.dtype,
                 layout=meta.layout,
                 device=meta.device,
-                requires_grad=meta.requires_grad,
+                requires_grad=meta.requires_grad and not is_below_autograd(),
                 storage_size=meta.nbytes,  # else PyTorch computes it, symbolically where sizes are
             )
         tensor.proxy = proxy
         return tensor
+
+    def lie_like(self, proxy: TensorProxy) -> None:
+        """Becomes the stand-in of `proxy`, which lies otherwise in the same memory, below autograd."""
+        with at_the_kernels():
+            self.as_strided_(proxy.meta.shape, proxy.meta.stride, proxy.storage_offset)
+        self.proxy = proxy
 
     __torch_function__ = no_torch_function  # pyright: ignore[reportAssignmentType]
 
@@ -89,7 +102,7 @@ class TracedTensor(torch.Tensor):
                 "program stored it outside (in an attribute, a global or a list); return it instead"
             )
         with DisableTorchFunction():
-            return recording.record(func, args, kwargs or {})
+            return recording.record_below_autograd(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         if interpretation.get() is not None and function_mode_depth() and not functorch_is_active():
