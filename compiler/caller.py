@@ -79,6 +79,10 @@ def _plain_parameters(form: CallForm) -> list[str] | None:
     return [parameter.name for parameter in form.parameters]
 
 
+_DISPATCH = ("torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+"""Files of PyTorch's by whose functions a call reaches what runs it."""
+
+
 def _users_part(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without tracemill's own frames where the user's code failed; whole where ours did."""
     own = __file__.rsplit("/", 2)[0]
@@ -86,8 +90,13 @@ def _users_part(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    kept = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith(own)]
-    if not kept or kept[-1] is not frames[-1]:
+    files = [frame.tb_frame.f_code.co_filename for frame in frames]
+    kept = [
+        frame
+        for frame, file in zip(frames, files, strict=True)
+        if not file.startswith(own) and not file.endswith(_DISPATCH)
+    ]
+    if not kept or files[-1].startswith(own):
         kept = kept and frames
     result: TracebackType | None = None
     for frame in reversed(kept or frames):

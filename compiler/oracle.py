@@ -51,8 +51,8 @@ STORAGE_READERS = {
 """Calls whose answer depends on where in its storage a tensor begins."""
 
 
-_SPLITTERS = {torch.tensor_split, torch.Tensor.tensor_split}
-"""Calls that split by the data of a second tensor, which neither fakes nor zeros tell."""
+_SHAPED_BY_DATA = {torch.tensor_split, torch.Tensor.tensor_split, internals.pad_packed_sequence}
+"""Calls whose output has a shape that depends on the data of a second tensor, which neither fakes nor zeros tell."""
 
 
 def is_pytorch(fn: Callable[..., Any]) -> bool:
@@ -131,7 +131,7 @@ class Oracle:
         tensors: list[TensorProxy],
     ) -> Answer:
         self.asked += 1
-        if fn in _SPLITTERS and len(tensors) > 1:
+        if fn in _SHAPED_BY_DATA and len(tensors) > 1:
             raise internals.DynamicOutputShapeException(cast(Any, fn))
         try:
             with internals.quiet_fakes():

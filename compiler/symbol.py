@@ -278,6 +278,12 @@ class BoundSymbol:
         return self._outputs
 
     @property
+    def made(self) -> tuple[Proxy, ...]:
+        """The proxies that it makes: the outputs that are no arguments, as some of `torch.broadcast_tensors` may be."""
+        given = set(self.inputs)
+        return tuple(out for out in self.outputs if out not in given)
+
+    @property
     def mutates(self) -> bool:
         """Whether it writes to an argument."""
         return self.answer is not None and bool(self.answer.mutated)

@@ -93,6 +93,11 @@ from torch._C import _nn as nn_functions  # pyright: ignore[reportAttributeAcces
 # A view that reads as the negative of a tensor.
 from torch import _neg_view as neg_view  # pyright: ignore[reportPrivateImportUsage]
 
+# What `torch.nn.utils.rnn.pad_packed_sequence` calls: its output's shape depends on the lengths that it is given.
+from torch import (
+    _pad_packed_sequence as pad_packed_sequence,  # pyright: ignore[reportPrivateImportUsage]
+)
+
 # While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
 from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored
 
@@ -363,6 +368,7 @@ __all__ = [
     "no_dispatch",
     "no_torch_function",
     "no_user_modes",
+    "pad_packed_sequence",
     "python_setting_readers",
     "quiet_fakes",
     "schema_check_mode",

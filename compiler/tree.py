@@ -125,7 +125,7 @@ def node_of(value: Any) -> Node | None:
     level = optree.tree_flatten_one_level(value, none_is_leaf=True, namespace=NAMESPACE)
     rebuild = level.unflatten_func
     metadata = level.metadata
-    by_attribute = type(value) in _registered and not isinstance(value, dict | list)
+    by_attribute = is_dataclass_instance(value) or type(value) is slice
     return Node(
         list(level.children),
         tuple(level.entries),

@@ -273,6 +273,22 @@ def test_structures_go_in_and_come_out(make: Any) -> None:
     assert tm.cache_info(jf) == (1, 1, 1)
 
 
+def test_a_model_output_is_an_argument_as_it_is_a_result() -> None:
+    """A dataclass and a dict at once, whose keys are those of its fields that are not None."""
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    def program(given: Any) -> Any:
+        hidden = given.last_hidden_state * 2
+        return type(given)(last_hidden_state=hidden, attentions=(given[0], given["attentions"][0]))
+
+    jf = tm.jit(program)
+    for _ in range(2):
+        given = outputs.BaseModelOutput(last_hidden_state=x3(), attentions=(x3(),))
+        got, want = jf(given), program(given)
+        assert repr(got) == repr(want)
+    assert tm.cache_info(jf) == (1, 1, 1)
+
+
 def tm_map(fn: Any, value: Any) -> Any:
     """Maps over the structures above in plain Python, as a user's program would."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):

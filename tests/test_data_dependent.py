@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils import rnn
 
 import tracemill as tm
 from tests.programs import computation_inputs, run_text
@@ -240,6 +241,41 @@ def test_text_of_a_value_is_the_value_of_the_call() -> None:
     jitted = tm.jit(lambda x: (x, f"{x[0]:.2f} of {x}"))
     for x in (POSITIVE, MIXED * 2):
         assert jitted(x)[1] == f"{x[0]:.2f} of {x}"
+
+
+def test_packed_sequences_run_on_the_lengths_of_the_call() -> None:
+    """What a recurrent layer makes of packed data goes by lengths that only the values tell."""
+    layer = torch.nn.GRU(3, 4, bidirectional=True)
+
+    def fn(x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        made, state = layer(packed)
+        return *rnn.pad_packed_sequence(made), state
+
+    x = torch.randn(5, 2, 3)
+    for weights in (torch.no_grad(), torch.enable_grad()):
+        with weights:
+            assert_like_eager(fn, [(x, torch.tensor(pair)) for pair in ([5, 3], [2, 5], [5, 3])])
+
+
+def test_packed_sequences_are_arguments_and_train() -> None:
+    layer = torch.nn.LSTM(3, 4)
+    jitted = tm.jit(layer)
+    packed = rnn.pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([5, 2]))
+    gradients = [
+        torch.autograd.grad(run(packed)[0].data.square().sum(), list(layer.parameters()))
+        for run in (layer, jitted, jitted)
+    ]
+    assert type(jitted(packed)[0]) is rnn.PackedSequence
+    assert all(map(torch.equal, gradients[0], gradients[1]))
+    assert all(map(torch.equal, gradients[0], gradients[2]))
+
+
+def test_a_call_that_is_wrong_for_its_values_has_eagers_error() -> None:
+    one, other = torch.ones(3, 2, dtype=torch.int64), torch.ones(3, 2, dtype=torch.int64)
+    for cache in ("constant values", "same input"):
+        with pytest.raises(RuntimeError, match=r"cannot be multiplied \(3x2 and 3x2\)"):
+            tm.jit(torch.matmul, cache=cache)(one, other)
 
 
 def test_a_view_by_a_number_in_a_tensor_is_one_program_for_all_numbers() -> None:

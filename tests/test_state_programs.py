@@ -362,6 +362,48 @@ def loops_over_a_tensors_value() -> Case:
     return program, nothing, [lambda called, i=i: called(numbers(i)) for i in (1, 30, 1)]
 
 
+class Made(collections.OrderedDict[str, Any]):
+    """Makes what it holds the class of, as registries do."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+class Double(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+REGISTRY = Made(double=Double)
+
+
+@case
+def a_dict_that_makes_what_it_gives() -> Case:
+    return lambda x: REGISTRY["double"](x), nothing, [lambda called: called(numbers())] * 2
+
+
+@case
+def modules_of_others_who_compile() -> Case:
+    """A graph of torch.fx, and what torch.compile makes of a module, are modules like the user's own."""
+    inner = Double()
+    graph, compiled = torch.fx.symbolic_trace(Double()), torch.compile(inner, backend="eager")
+
+    def doubled(called: Called, factor: int) -> Any:
+        graph.weight = nn.Parameter(torch.ones(3) * factor)
+        inner.factor = factor
+        return called(numbers()).detach()
+
+    def program(x: Tensor) -> Tensor:
+        return graph(x) * graph.weight + compiled(x)
+
+    calls = [lambda called, factor=factor: doubled(called, factor) for factor in (2, 3, 3)]
+    return program, nothing, calls
+
+
 @case
 def an_error_and_then_none() -> Case:
     log: list[str] = []

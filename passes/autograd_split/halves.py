@@ -66,7 +66,7 @@ class Halves:
     def unrestored(self) -> Halves:
         """The halves without the lines of the backward that make values of the forward again."""
         known = self.forward_values
-        lines = (bsym for bsym in self.lines if not any(out in known for out in bsym.outputs))
+        lines = (bsym for bsym in self.lines if not any(out in known for out in bsym.made))
         return self.replace(lines=tuple(lines))
 
     @property
@@ -79,7 +79,7 @@ class Halves:
         """The forward's values that the backward reads, and those that are kept anyway, in the forward's order."""
         read = {proxy for bsym in self.lines for proxy in bsym.inputs}
         read.update(proxy for proxy in self.gradients if proxy is not None)
-        read.difference_update(out for bsym in self.lines for out in bsym.outputs)
+        read.difference_update(out for bsym in self.lines for out in bsym.made)
         read.update(self.kept)
         return tuple(proxy for proxy in self.forward_values if proxy in read)
 

@@ -118,9 +118,7 @@ class MinimumCut:
             self._base.update((out, base) for out in bsym.outputs)
             return
         free = self._may_run_again(bsym)
-        for out in bsym.outputs:
-            if out in self._base or out in given:
-                continue  # a write gives back its argument
+        for out in bsym.made:
             self._base[out] = out
             never_saved = bsym.region and free and out in self._inner
             cost = self._cost(out) if isinstance(out, TensorProxy) else 0
@@ -154,7 +152,7 @@ def _inner_values(halves: Halves) -> set[Proxy]:
         for proxy in bsym.inputs:
             if region_of.get(proxy, bsym.region) != bsym.region:
                 read_outside.add(proxy)
-        region_of.update((out, bsym.region) for out in bsym.outputs if bsym.region)
+        region_of.update((out, bsym.region) for out in bsym.made if bsym.region)
     return region_of.keys() - read_outside
 
 

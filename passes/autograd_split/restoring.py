@@ -11,13 +11,7 @@ from tracemill.compiler.symbol import BoundSymbol
 
 def producers(lines: Iterable[BoundSymbol]) -> dict[Proxy, BoundSymbol]:
     """The line that makes each value."""
-    found: dict[Proxy, BoundSymbol] = {}
-    for bsym in lines:
-        given = set(bsym.inputs)
-        for out in bsym.outputs:
-            if out not in given:
-                found[out] = bsym
-    return found
+    return {out: bsym for bsym in lines for out in bsym.made}
 
 
 def restored(

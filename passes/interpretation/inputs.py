@@ -142,7 +142,7 @@ class Inputs:
         items: Sequence[str] = (),
     ) -> Any:
         self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not node.by_attribute:
             self.check(f"{subject}: its keys", "list({}) == {}", proxy, list(node.entries))
         elif all(type(entry) is int for entry in node.entries):
             self.check(f"{subject}: its length", "len({}) == {}", proxy, len(node.children))
@@ -158,9 +158,7 @@ class Inputs:
             self.lines.append(prims.UNPACK_SEQUENCE.bind(proxy, output=tuple(proxies)))
         else:
             for entry, item in zip(node.entries, proxies, strict=True):
-                step = (
-                    f".{entry}" if node.by_attribute and not isinstance(value, dict) else (entry,)
-                )
+                step = f".{entry}" if node.by_attribute else (entry,)
                 self.lines.append(prims.unpack(item, proxy, step))
         taken = zip(node.entries, node.children, proxies, marked, strict=True)
         for entry, child, item, mark in taken:

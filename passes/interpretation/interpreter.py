@@ -33,6 +33,9 @@ from tracemill.passes.interpretation.stand_in import TracedTensor
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
 
 
+_BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
+"""What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
+
 DEVICE_TAKERS = internals.device_constructors()
 
 
@@ -279,9 +282,13 @@ class Interpreter(TorchFunctionMode):
         """Records a call on proxies, and returns what it returns, with proxies for tensors."""
         if fn in queries.VALUES:
             return self.value(fn, args, kwargs)
+        answer, tensors = None, []
         try:
             answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
-        except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
+        except Exception as error:
+            if not (isinstance(error, _BY_DATA) or self._paths.may_read_sizes(args, kwargs)):
+                raise
+        if answer is None:
             with profiled():
                 return self._paths.call(self, fn, args, kwargs)
         if answer.is_query:

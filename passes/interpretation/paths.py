@@ -45,6 +45,8 @@ LARGEST = 1024
 
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 _TEXTS = (torch.Tensor.__repr__, torch.Tensor.__format__)
+_INTEGERS = (torch.int32, torch.int64)
+"""What PyTorch takes sizes and lengths in."""
 _ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
@@ -101,6 +103,13 @@ class Paths:
                 if isinstance(out, TensorProxy) and type(spec) is NewTensor:
                     self._check(interpreter, "{}.shape != {}", out, out.meta.shape)
         return output
+
+    def may_read_sizes(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call that zeros cannot answer may be right for what its tensors hold, such as a batch's lengths."""
+        return self._checked and any(
+            isinstance(proxy, TensorProxy) and proxy.dtype in _INTEGERS
+            for proxy in proxies((args, kwargs))
+        )
 
     def _is_free(self, args: Any, kwargs: Any) -> bool:
         """Whether a call gives the same at each call of the program."""

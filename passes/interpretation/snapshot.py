@@ -123,7 +123,8 @@ _BARE = frozenset((dict, list, tuple, set, frozenset, deque))
 @functools.lru_cache(maxsize=4096)
 def _is_opaque(kind: type) -> bool:
     """Whether the attributes of a class's objects are none of the user's business."""
-    return kind.__module__.startswith(_OPAQUE) or issubclass(kind, (ModuleType, type))
+    opaque = kind.__module__.startswith(_OPAQUE) and not issubclass(kind, torch.nn.Module)
+    return opaque or issubclass(kind, (ModuleType, type))
 
 
 LINKS: dict[type, tuple[str, ...]] = {

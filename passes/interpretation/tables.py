@@ -143,7 +143,7 @@ class TableWalk:
         watched = frozenset() if new or changed else None
         self._table(f"{named(place)}: its entries", place, wanted, watched)
         for key, value in wanted.items():
-            self._later.append(place.child(value, ((key,),), str(key)))
+            self._later.append(place.child(value, entry_step(place.value, key), str(key)))
 
     def _items(self, place: Place, view: View) -> None:
         if isinstance(place.value, tuple):
@@ -300,6 +300,13 @@ def attribute_step(owner: Any, key: Any) -> tuple[Any, ...]:
     if plain and isinstance(key, str) and key.isidentifier():
         return (f".{key}",)
     return (".__dict__", (key,))
+
+
+def entry_step(owner: Any, key: Any) -> tuple[Any, ...]:
+    """The step from a dict to one of its entries, in a way that runs no code of the user's."""
+    if type(owner).__getitem__ is dict.__getitem__ or type(key) not in (str, int):
+        return ((key,),)
+    return (f".get({key!r})",)
 
 
 def by_name(item: tuple[str, Any]) -> str:

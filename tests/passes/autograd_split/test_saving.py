@@ -90,6 +90,19 @@ def test_no_more_is_saved_than_eager_saves(block: str) -> None:
     assert with_rematerialisation < without
 
 
+def test_what_a_line_hands_through_is_not_made_by_it_again() -> None:
+    """Of two tensors that are broadcast, the larger one is itself: a backward that makes the other again needs it."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, scale: float) -> torch.Tensor:
+        mean, deviation = torch.broadcast_tensors(x @ w, torch.tensor(scale))
+        return ((x - mean) / deviation**2).square().sum()
+
+    x, w = leaf(3, 3), leaf(3, 3)
+    want = torch.autograd.grad(program(x, w, 2.0), (x, w))
+    got = torch.autograd.grad(tm.jit(program)(x, w, 2.0), (x, w))
+    assert all(map(torch.equal, got, want))
+
+
 _UNARY = (torch.sin, torch.exp, torch.tanh, torch.t, torch.relu, lambda x: x.softmax(-1))
 _BINARY = (torch.add, torch.mul, torch.matmul, torch.sub)
 
