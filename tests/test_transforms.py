@@ -59,7 +59,7 @@ def _per_sample(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def _vjp(x: torch.Tensor, y: torch.Tensor) -> Any:
-    out, backward = vjp(lambda a: a.exp() * y, x)
+    out, backward, *_ = vjp(lambda a: a.exp() * y, x)
     return backward(out)[0] + out
 
 
@@ -148,7 +148,7 @@ def _run(fn: Callable[..., Any], seed: int, *, train: bool) -> tuple[list[Any], 
     results = optree.tree_leaves(fn(x, y))
     require = [result.requires_grad for result in results]
     if any(require):
-        sum(result.sum() for result in results if result.requires_grad).backward()
+        torch.stack([result.sum() for result in results if result.requires_grad]).sum().backward()
     gradients = [value.grad for value in (x, y, LINEAR.weight, LINEAR.bias)]
     return [result.detach() for result in results], require, gradients
 
