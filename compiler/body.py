@@ -32,6 +32,8 @@ _WRAPPERS = (
 _FUNCTIONAL = {torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p}
 """Functional forms that are not the overload of the same name."""
 
+_SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+
 _READERS = (
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.equal.default,
@@ -137,6 +139,11 @@ class Body:
         """Where a value begins in its storage."""
         tensor = self._log.tensor(ref)
         return hint(tensor.storage_offset()) if tensor.layout == torch.strided else 0
+
+    def is_sum(self, ref: Ref) -> bool:
+        """Whether a value is a sum, as the gradient of what a call uses more than once is."""
+        step = self.producers.get(ref.index)
+        return step is not None and step.operation in _SUMS
 
     def tensor(self, ref: Ref) -> torch.Tensor:
         """The fake that a value is; raises NotCapturedError where an operation changed its symbolic shape."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
-from tracemill.compiler.gradients import gradients
+from tracemill.compiler.gradients import gradients, kept_by
 from tracemill.compiler.layouts import fake_tensors
 from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
@@ -124,20 +124,28 @@ class Derivative:
         args, kwargs = map_leaves(leaf, (self._args, self._kwargs))
         return self._fn(*args, **kwargs)
 
-    def backward(self, cotangents: Cotangents) -> Backward:
-        """The backward for these cotangents; raises NotCapturedError."""
+    def backward(self, cotangents: Cotangents, arrived: Cotangents = ()) -> Backward:
+        """The backward for these cotangents; raises NotCapturedError.
+
+        arrived: what has arrived at some arguments, by position, before the call's own gradients are added to it, one
+        after another. These are the last of the backward's cotangents.
+        """
         key = self.sizes.key()
-        parts = tuple((position, key.of(cotangent)) for position, cotangent in cotangents)
+        parts = tuple(
+            tuple((position, key.of(cotangent)) for position, cotangent in given)
+            for given in (cotangents, arrived)
+        )
         with _LOCK:
             known = self._backwards.get(parts)
             if known is None:
-                known = self._backwards[parts] = self._captured(cotangents)
+                known = self._backwards[parts] = self._captured(cotangents, arrived)
             return known
 
-    def _captured(self, cotangents: Cotangents) -> Backward:
-        fakes = [self.sizes.model(cotangent) for _, cotangent in cotangents]
+    def _captured(self, cotangents: Cotangents, arrived: Cotangents) -> Backward:
+        fakes = [self.sizes.model(cotangent) for _, cotangent in (*cotangents, *arrived)]
         refs = tuple(map(self._log.add, fakes))
         outs = [self.made[position] for position, _ in cotangents]
+        outs += [self.models[position] for position, _ in arrived]
         with _telling_failures(self._fn):
             found = self._differentiated(outs, fakes)
         raw = [None if gradient is None else self._log.add(gradient) for gradient in found]
@@ -175,6 +183,14 @@ class Derivative:
                 ref for ref in read if ref.index < self.forward_size and ref.index not in had
             )
         )
+
+    def kept(self, positions: Iterable[int]) -> tuple[bool, ...]:
+        """For the tensor arguments, then the leaves of the output, whether the backward from some outputs keeps them."""
+        outputs = [self.made[position] for position in positions]
+        tensors = [leaf for leaf in (*self.models, *self.made) if isinstance(leaf, torch.Tensor)]
+        with _LOCK, self._watching(None):
+            told = dict(zip(map(id, tensors), kept_by(outputs, tensors), strict=True))
+        return tuple(told.get(id(leaf), False) for leaf in (*self.models, *self.made))
 
     def same_without_grad(self, kept: frozenset[int]) -> bool:
         """Whether the call does the same operations when autograd is off.

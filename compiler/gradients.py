@@ -6,7 +6,7 @@ can be called without it: they are, newest first as by the engine, and gradients
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,10 +39,13 @@ def walked(
     cotangents: Sequence[torch.Tensor],
 ) -> list[Gradient]:
     """The same without the engine; raises TypeError for a graph with a node that is a Python function."""
-    starts = [(tensor.grad_fn, tensor.output_nr) for tensor in outputs]
-    nodes = _newest_first([node for node, _ in starts])
+    nodes = _newest_first([out.grad_fn for out in outputs if out.grad_fn is not None])
     leaves = {id(node.variable): node for node in nodes if hasattr(node, "variable")}
-    ends = [(tensor.grad_fn or leaves.get(id(tensor)), tensor.output_nr) for tensor in inputs]
+
+    def edge(tensor: torch.Tensor) -> tuple[Node, int]:
+        return tensor.grad_fn or leaves.get(id(tensor)), tensor.output_nr
+
+    starts, ends = list(map(edge, outputs)), list(map(edge, inputs))
     leading = _leading(nodes, {node for node, _ in ends if node is not None})
     arrived: dict[Node, list[Gradient]] = {node: [None] * len(_inputs(node)) for node in nodes}
 
@@ -62,6 +65,36 @@ def walked(
             made: Any = node(*arrived[node])
             bring(node.next_functions, made if isinstance(made, tuple) else (made,))
     return [arrived[node][slot] if node in arrived else None for node, slot in ends]
+
+
+def kept_by(outputs: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> Iterator[bool]:
+    """Whether the backward from some outputs checks that nobody has written to a tensor, for each of the tensors."""
+    kept = list(_saved(outputs))
+    for tensor in tensors:
+        alike = [other for other in kept if _memory(other) == _memory(tensor)]
+        before = [other._version for other in alike]
+        with torch.autograd._unsafe_preserve_version_counter(tensor):
+            torch.autograd.graph.increment_version(tensor)
+            yield before != [other._version for other in alike]
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def _saved(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """What the graph of some tensors keeps for its backward."""
+    for node in _newest_first([out.grad_fn for out in outputs if out.grad_fn is not None]):
+        if hasattr(node, "saved_tensors"):
+            yield from (tensor for tensor in node.saved_tensors if tensor is not None)
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                yield from _tensors(getattr(node, name))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return (item for item in items if isinstance(item, torch.Tensor))
 
 
 def _newest_first(roots: Sequence[Node]) -> list[Node]:

@@ -135,12 +135,47 @@ class Oracle:
             raise internals.DynamicOutputShapeException(cast(Any, fn))
         try:
             with internals.quiet_fakes():
-                return _run(fn, args, kwargs, tensors, self.fake_mode)
+                answer = _run(fn, args, kwargs, tensors, self.fake_mode)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
             raise
         except Exception:
             # Either the call is wrong, and eager's own error is wanted, or fakes cannot do it.
             return _run(fn, args, kwargs, tensors, None)
+        if _narrows(answer, tensors, (args, kwargs)):
+            _raise_as_kernel(fn, args, kwargs, tensors)
+        return answer
+
+
+def _narrows(answer: Answer, tensors: Sequence[TensorProxy], given: Any) -> bool:
+    """Whether a call writes to a tensor of a lesser kind of number than it is given: fakes do not tell where it may not."""
+    if not answer.mutated:
+        return False
+    least = min(_kind(tensors[position].dtype) for position in answer.mutated)
+    numbers = (_KINDS.get(type(leaf), 0) for leaf in leaves(given))
+    return least < max((*numbers, *(_kind(tensor.dtype) for tensor in tensors)))
+
+
+_KINDS: dict[type, int] = {bool: 0, int: 1, float: 2, complex: 3}
+
+
+def _kind(dtype: torch.dtype) -> int:
+    if dtype.is_complex or dtype.is_floating_point:
+        return 3 if dtype.is_complex else 2
+    return 0 if dtype == torch.bool else 1
+
+
+def _raise_as_kernel(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: list[TensorProxy],
+) -> None:
+    """Raises what a kernel raises for the dtypes of a call; what it raises for zeros is no matter."""
+    try:
+        _run(fn, args, kwargs, tensors, None)
+    except RuntimeError as error:
+        if any(words in str(error) for words in ("cast", "dtype", "not implemented for")):
+            raise
 
 
 def _run(

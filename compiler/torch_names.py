@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -89,6 +90,16 @@ def path_of(fn: Callable[..., Any]) -> str | None:
     if path is None or not _leads_to(path, fn):
         return None
     return path
+
+
+def expression(path: str) -> str:
+    """The Python of a dotted path, of which the last name may be a keyword.
+
+    >>> expression("torch.sin"), expression("torch.ops.aten.random.from")
+    ('torch.sin', 'getattr(torch.ops.aten.random, "from")')
+    """
+    owner, _, name = path.rpartition(".")
+    return f'getattr({owner}, "{name}")' if keyword.iskeyword(name) else path
 
 
 def _leads_to(path: str, fn: Any) -> bool:

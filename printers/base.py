@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tracemill.compiler import torch_names
 from tracemill.compiler.calling import signature_text
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -80,7 +81,7 @@ class Writer:
     def function(self, bsym: BoundSymbol) -> str:
         """The expression of the operation itself."""
         if bsym.sym.path is not None:
-            return bsym.sym.path
+            return torch_names.expression(bsym.sym.path)
         return self.literals.bind(bsym.sym.impl, bsym.sym.name.replace(".", "_"), bsym.sym.note)
 
 

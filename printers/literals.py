@@ -105,7 +105,7 @@ class Literals:
             torch_names.path_of(value) if callable(value) and not isinstance(value, type) else None
         )
         if path is not None:
-            return path
+            return torch_names.expression(path)
         module = getattr(value, "__module__", None) or ""
         name = getattr(value, "__qualname__", "")
         if isinstance(value, (type, FunctionType)) and _is_at(value, module, name):

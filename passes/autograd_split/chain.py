@@ -74,7 +74,7 @@ class Derivation:
                     continue
                 self._sizes.line = bsym
                 cotangents = {out: arrived.pop(out) for out in outs}
-                gradients = self._differentiate(bsym, cotangents, lines)
+                gradients = self._differentiate(bsym, cotangents, arrived, lines)
                 for tensor, gradient in gradients.items():
                     known = arrived.get(tensor)
                     arrived[tensor] = (
@@ -91,6 +91,7 @@ class Derivation:
         self,
         bsym: BoundSymbol,
         cotangents: dict[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
         lines: list[BoundSymbol],
     ) -> Gradients:
         link = self._links.get(id(bsym))
@@ -100,12 +101,13 @@ class Derivation:
             link = self._leave_to_autograd(bsym, cotangents)
         mark = len(lines)
         try:
-            gradients = link.backward(cotangents, lines.append)
+            gradients = link.backward(cotangents, arrived, lines.append)
         except NotCapturedError:
             link = self._for_sizes_of_now(bsym) or self._leave_to_autograd(bsym, cotangents)
-            gradients = link.backward(cotangents, lines.append)
-        if bsym.overwritten and not isinstance(link, OpaqueLink):
-            lines[mark:] = overwritten.read(bsym, lines[mark:], self._known)
+            gradients = link.backward(cotangents, arrived, lines.append)
+        if bsym.overwritten:
+            saved = link.saved(cotangents)
+            lines[mark:] = overwritten.read(bsym, lines[mark:], self._known, saved)
         return gradients
 
     def _for_sizes_of_now(self, bsym: BoundSymbol) -> Link | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,19 +33,24 @@ class HookedLink:
         self.outputs = tuple(out for out in bsym.output if out.requires_grad)
         self.wanted = tuple(dict.fromkeys(tensor for tensor in bsym.args if tensor.requires_grad))
 
-    def backward(self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Emit) -> Gradients:
+    def backward(
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        emit: Emit,
+    ) -> Gradients:
         given = tuple(cotangents.get(out) for out in self.bsym.output)
         if self._sym.gives:
             made = self._called("output_hooks", self._sym.hooks.on_outputs, given, (), emit)
             self._arrived[self._sym.hooks] = made
         else:
             made = self._filled(given, emit)
-            arrived = self._arrived.pop(self._sym.hooks, None)
+            results = self._arrived.pop(self._sym.hooks, None)
             if (
-                arrived is not None
+                results is not None
             ):  # else it came round the module's results: PyTorch calls no hooks
                 on_inputs = self._sym.hooks.on_inputs
-                made = self._called("input_hooks", on_inputs, made, (arrived,), emit)
+                made = self._called("input_hooks", on_inputs, made, (results,), emit)
         return {
             tensor: gradient
             for tensor, gradient in zip(self.bsym.args, made, strict=True)
@@ -93,6 +98,9 @@ class HookedLink:
                 differentiates=self.bsym,
             )
         )
+
+    def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
+        return None
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
         return ()

@@ -6,7 +6,7 @@ line itself, or, where the backward reads values from inside, the operations tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tracemill.compiler.answer import NewTensor, Ref, tensor_arguments
@@ -36,9 +36,19 @@ class Link(Protocol):
     wanted: tuple[TensorProxy, ...]
 
     def backward(
-        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        emit: Callable[[BoundSymbol], object],
     ) -> Gradients:
-        """Emits the lines that differentiate it for these cotangents of its outputs."""
+        """Emits the lines that differentiate it for these cotangents of its outputs.
+
+        arrived: the gradients that later lines gave; those that it adds its own to, in eager's order, it takes out.
+        """
+        ...
+
+    def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
+        """The line's values that eager keeps for the backward from some outputs; None for those that the backward reads."""
         ...
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
@@ -97,13 +107,26 @@ class OracleLink:
         self._given = False
 
     def backward(
-        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        emit: Callable[[BoundSymbol], object],
     ) -> Gradients:
         told = self._told(cotangents)
+        summed = [
+            position
+            for position, ref in told.gradients.items()
+            if ref is not None and self._tensors[position] in arrived and self._body.is_sum(ref)
+        ]
+        before = {position: arrived[self._tensors[position]] for position in summed}
+        if before:
+            told = self._told(cotangents, before)
         views = self._views(told, settle=True)
+        for position in before:
+            del arrived[self._tensors[position]]
         values = dict(self._values)
         given = [cotangents[out] for out in self._positions if out in cotangents]
-        for ref, cotangent in zip(told.cotangents, given, strict=True):
+        for ref, cotangent in zip(told.cotangents, (*given, *before.values()), strict=True):
             values[ref.index] = cotangent
             self._storages[self._body.storage(ref)] = cotangent.storage
         for step in (*views, *told.steps):
@@ -114,15 +137,26 @@ class OracleLink:
             if ref is not None
         }
 
-    def _told(self, cotangents: Mapping[TensorProxy, TensorProxy]) -> Backward:
+    def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
+        kept = self._derivative.kept(self._positions[out] for out in outputs)
+        values = (*self._tensors, *self.bsym.flat_outs)
+        return {value for value, is_kept in zip(values, kept, strict=True) if is_kept}
+
+    def _told(
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        before: Mapping[int, TensorProxy] | None = None,
+    ) -> Backward:
+        before = before or {}
         if self._derivative.sizes.is_symbolic is not self._sizes.is_symbolic:
-            self._sizes.specialise(*cotangents.values())
+            self._sizes.specialise(*cotangents.values(), *before.values())
         asked: Cotangents = tuple(
             (position, _plain(cotangents[out]))
             for out, position in self._positions.items()
             if out in cotangents
         )
-        return self._derivative.backward(asked)
+        arrived = tuple((position, _plain(cotangent)) for position, cotangent in before.items())
+        return self._derivative.backward(asked, arrived)
 
     def _views(self, told: Backward, *, settle: bool) -> list[Step]:
         """The views to make again in the backward; opens the line where it takes more than views."""

@@ -17,7 +17,7 @@ In the backward:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import tensor_arguments
+from tracemill.compiler.gradients import kept_by
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.models import stand_in_for
 from tracemill.compiler.oracle import plain_like, unobserved
@@ -97,16 +98,19 @@ class OpaqueLink:
         self.outputs = tuple(
             out for out in self._watched if isinstance(out, TensorProxy) and out.requires_grad
         )
+        self._saved: Collection[TensorProxy] = ()
 
     def backward(
-        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        emit: Callable[[BoundSymbol], object],
     ) -> Gradients:
         pairs = [(out, cotangents[out]) for out in self.outputs if out in cotangents]
+        found, self._saved = probe(self.bsym, pairs, self._sizes)
         made = {
             tensor: gradient
-            for tensor, gradient in zip(
-                self.wanted, probe(self.bsym, pairs, self._sizes), strict=True
-            )
+            for tensor, gradient in zip(self.wanted, found, strict=True)
             if gradient is not None
         }
         emit(
@@ -125,6 +129,9 @@ class OpaqueLink:
             )
         )
         return made
+
+    def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
+        return self._saved  # what the backward was asked for last
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
         return (*self._watched.values(), *self._leaves.values())
@@ -160,8 +167,8 @@ def _unnamed(meta: TensorMeta, like: TensorProxy) -> TensorProxy:
 
 def probe(
     bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorProxy]], sizes: Sizes
-) -> list[TensorProxy | None]:
-    """The gradients of a line's arguments, None for those that get none.
+) -> tuple[list[TensorProxy | None], Collection[TensorProxy]]:
+    """The gradients of a line's arguments, None for those that get none, and which of its values autograd keeps.
 
     Asked by running the call and its backward, on fakes if they can, else on zeros; where neither can (shapes that
     depend on data), each argument is taken to get one that looks like it.
@@ -176,7 +183,7 @@ def probe(
         except Exception:  # or on zeros
             continue
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
-    return [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad]
+    return [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad], ()
 
 
 def _gradient(meta: TensorMeta) -> TensorProxy:
@@ -190,7 +197,7 @@ def _probe(
     cotangents: Sequence[tuple[TensorProxy, TensorProxy]],
     model: Callable[[TensorProxy], torch.Tensor],
     sizes: Sizes,
-) -> list[TensorProxy | None]:
+) -> tuple[list[TensorProxy | None], Collection[TensorProxy]]:
     assert bsym.sym.impl is not None
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
     with ExitStack() as stack:
@@ -207,8 +214,14 @@ def _probe(
             (bsym.args, bsym.kwargs),
         )
         results = dict(zip(bsym.flat_outs, leaves(bsym.sym.impl(*args, **kwargs)), strict=True))
+        outs = [results[out] for out, _ in cotangents]
+        values = {
+            **models,
+            **{proxy: made for proxy, made in results.items() if isinstance(made, torch.Tensor)},
+        }
+        kept = list(kept_by(outs, values.values()))
         found: Any = torch.autograd.grad(
-            [results[out] for out, _ in cotangents],
+            outs,
             [models[tensor] for tensor in tensors if tensor.requires_grad],
             given,
             allow_unused=True,
@@ -216,4 +229,4 @@ def _probe(
     return [
         None if gradient is None else sizes.like(_gradient(TensorMeta.of(gradient)), gradient)
         for gradient in found
-    ]
+    ], [proxy for proxy, is_kept in zip(values, kept, strict=True) if is_kept]

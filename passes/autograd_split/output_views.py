@@ -26,7 +26,7 @@ from typing import ClassVar
 
 import torch
 
-from tracemill.compiler.answer import NewTensor, tensor_arguments
+from tracemill.compiler.answer import NewTensor, Ref
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -84,18 +84,22 @@ def _views(computation: Trace, seen: Iterable[Proxy]) -> list[BoundSymbol]:
 
 
 def _takes_views(bsym: BoundSymbol) -> bool:
-    """Whether a line gives views of its only tensor, seen by autograd, and does nothing else."""
+    """Whether a line gives views of a tensor, the only one that it reads, seen by autograd, and does nothing else."""
     answer = bsym.answer
     if answer is None or not bsym.grad_enabled or bsym.sym.path is None or answer.random:
         return False
-    tensors = tensor_arguments(bsym.args, bsym.kwargs)
     specs = leaves(answer.output)
-    return (
-        len(tensors) == 1
-        and not answer.mutated
-        and bool(specs)
-        and all(isinstance(spec, NewTensor) and spec.storage == ("argument", 0) for spec in specs)
-    )
+    owners = {spec.storage if isinstance(spec, NewTensor) else None for spec in specs}
+    if answer.mutated or len(owners) != 1:
+        return False
+    kind, position = owners.pop() or ("none", -1)
+    read = {
+        leaf.index
+        for step in answer.body
+        for leaf in leaves((step.args, step.kwargs))
+        if type(leaf) is Ref
+    }
+    return kind == "argument" and read.isdisjoint(set(range(answer.arity)) - {position})
 
 
 def _needed(trace: Trace) -> list[Proxy]:

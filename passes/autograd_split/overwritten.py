@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 
 from tracemill.compiler import prims
 from tracemill.compiler.errors import MutationError
@@ -15,19 +15,27 @@ _MODIFIED = (
 )
 
 
-def read(bsym: BoundSymbol, lines: Sequence[BoundSymbol], known: Set[Proxy]) -> list[BoundSymbol]:
+def read(
+    bsym: BoundSymbol,
+    lines: Sequence[BoundSymbol],
+    known: Set[Proxy],
+    saved: Collection[Proxy] | None,
+) -> list[BoundSymbol]:
     """The backward's lines for `bsym`, with what they find in the end in place of what was.
 
-    known: the values of the program. Where version counters tell, the lines begin with eager's error. Raises
-    MutationError where what a value holds in the end is not at hand.
+    known: the values of the program. saved: those that eager keeps for the lines, None for those that the lines read.
+    Where version counters tell of one of these, the lines begin with eager's error. Raises MutationError where what a
+    value holds in the end is not at hand.
     """
     given = {proxy for line in lines for proxy in line.inputs}
     found: list[BoundSymbol] = list(lines)
     for each in bsym.overwritten:
+        if each.seen:
+            if each.value in (given if saved is None else saved):
+                return [_failure(bsym, each), *found]
+            continue
         if each.value not in given:
             continue
-        if each.seen:
-            return [_failure(bsym, each), *found]
         if each.now not in known:
             raise MutationError(
                 f"{_where(each)} writes by .data to what the backward of {bsym.sym.name}{at(bsym)} reads; write to a "

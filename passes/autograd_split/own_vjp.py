@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,10 @@ class OwnVjpLink:
         )
 
     def backward(
-        self, cotangents: Mapping[TensorProxy, TensorProxy], emit: Callable[[BoundSymbol], object]
+        self,
+        cotangents: Mapping[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        emit: Callable[[BoundSymbol], object],
     ) -> Gradients:
         given = tuple(
             cotangents.get(out) for out in self.bsym.outputs if isinstance(out, TensorProxy)
@@ -86,6 +89,9 @@ class OwnVjpLink:
         return line.from_bsym(
             source=self.bsym.source, module_path=self.bsym.module_path, differentiates=self.bsym
         )
+
+    def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
+        return None
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
         if len(self.outputs) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,8 +78,86 @@ def _no_influence(
     return torch.zeros_like(cotangents[0])
 
 
+class Written(Symbol):
+    """An operation that was called in place, of which autograd then keeps the result in place of the argument."""
+
+    def __init__(self, op: Any, derivative: Callable[..., Any]) -> None:
+        self._derivative = derivative
+        super().__init__(str(symbol(op).name), impl=op, vjp=self._vjp)
+
+    def _vjp(self, cotangents: Sequence[Any], output: Any, _tensor: Any, *args: Any) -> Any:
+        return self._derivative(cotangents[0], output, *args)
+
+
+def _elu(gradient: Any, result: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    return _ATEN.elu_backward(gradient, alpha, scale, input_scale, True, result)
+
+
+def _celu(gradient: Any, result: Any, alpha: Any = 1.0) -> Any:
+    return _ATEN.elu_backward(gradient, alpha, 1, 1.0 / alpha, True, result)
+
+
+def _leaky_relu(gradient: Any, result: Any, negative_slope: Any = 0.01) -> Any:
+    return _ATEN.leaky_relu_backward(gradient, result, negative_slope, True)
+
+
+def _rrelu(
+    cotangents: Sequence[Any],
+    output: Any,
+    _tensor: Any,
+    _noise: Any,
+    lower: Any = 0.125,
+    upper: Any = 1 / 3,
+    training: bool = False,
+    *_generator: Any,
+) -> tuple[Any, None]:
+    """PyTorch's own derivative reads the noise from before it is drawn."""
+    if cotangents[0] is None:
+        return None, None
+    result, noise = output
+    backward = _ATEN.rrelu_with_noise_backward
+    return backward(cotangents[0], result, noise, lower, upper, training, True), None
+
+
+def _as_strided_scatter(
+    cotangents: Sequence[Any], output: Any, tensor: Any, part: Any, *where: Any
+) -> tuple[Any, Any]:
+    """PyTorch's own derivative is that of another operation: it keeps the written part, and not the rest."""
+    gradient = cotangents[0]
+    if gradient.stride() != output.stride():
+        gradient = _ATEN.copy.default(output, gradient)
+    rest = torch.as_strided_scatter(gradient, torch.zeros_like(part), *where)
+    return (
+        rest if tensor.requires_grad else None,
+        torch.as_strided(gradient, *where) if part.requires_grad else None,
+    )
+
+
+_OWN: dict[Any, Symbol] = {
+    COPY.impl: COPY,
+    **{
+        op: Written(op, derivative)
+        for op, derivative in (
+            (_ATEN.elu.default, _elu),
+            (_ATEN.celu.default, _celu),
+            (_ATEN.leaky_relu.default, _leaky_relu),
+        )
+    },
+    _ATEN.rrelu_with_noise_functional.default: Symbol(
+        "torch.ops.aten.rrelu_with_noise_functional.default",
+        impl=_ATEN.rrelu_with_noise_functional.default,
+        vjp=_rrelu,
+    ),
+    _ATEN.as_strided_scatter.default: Symbol(
+        "torch.as_strided_scatter",
+        impl=torch.as_strided_scatter,
+        vjp=_as_strided_scatter,
+    ),
+}
+
+
 def own_symbol(op: Any) -> Symbol | None:
     """The symbol of an operation that only this knows how to differentiate."""
-    if op is COPY.impl:
-        return COPY
+    if op in _OWN:
+        return _OWN[op]
     return _drawing(op) if getattr(op, "overloadpacket", None) in _DRAWS else None
