@@ -69,13 +69,8 @@ def walked(
 
 def kept_by(outputs: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> Iterator[bool]:
     """Whether the backward from some outputs checks that nobody has written to a tensor, for each of the tensors."""
-    kept = list(_saved(outputs))
-    for tensor in tensors:
-        alike = [other for other in kept if _memory(other) == _memory(tensor)]
-        before = [other._version for other in alike]
-        with torch.autograd._unsafe_preserve_version_counter(tensor):
-            torch.autograd.graph.increment_version(tensor)
-            yield before != [other._version for other in alike]
+    kept = set(map(_memory, _saved(outputs)))
+    return (_memory(tensor) in kept for tensor in tensors)
 
 
 def _memory(tensor: torch.Tensor) -> Any:

@@ -553,3 +553,79 @@ def test_what_cannot_be_done_is_refused_by_name_before_any_effect(
     assert "test_mutation.py" in str(refusal.value)
     for one, other in zip(inputs, before, strict=True):
         assert torch.equal(one.to_dense(), other.to_dense())
+
+
+def test_memory_of_an_object_that_gradients_flow_into_is_read_again() -> None:
+    class Cache:
+        pass
+
+    def stepping(cache: Any) -> Callable[[Tensor], Tensor]:
+        cache.keys = torch.zeros(3, 2)
+
+        def program(x: Tensor) -> Tensor:
+            cache.keys[:2] = x
+            return cache.keys[:2] * 3 + cache.keys[1]
+
+        return program
+
+    program, jitted = stepping(Cache()), tm.jit(stepping(Cache()))
+    x = torch.ones(2, 2, requires_grad=True)
+    (want,) = torch.autograd.grad(program(x).sum(), x)
+    (got,) = torch.autograd.grad(jitted(x).sum(), x)
+    assert torch.equal(got, want)
+
+
+NARROWED: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
+    "bool by int": (lambda x: x.mul_(2), torch.tensor([True, False])),
+    "bool by float": (lambda x: x.mul_(0.5), torch.tensor([True, False])),
+    "bool by a tensor": (lambda x: x.mul_(torch.tensor(2)), torch.tensor([True, False])),
+    "bool plus bool": (lambda x: x.sub_(True), torch.tensor([True, False])),
+    "int by float": (lambda x: x.mul_(1.5), torch.tensor([1, 2])),
+    "int by a tensor": (lambda x: x.mul_(torch.tensor(2.5)), torch.tensor([1, 2])),
+    "int divided": (lambda x: x.div_(2), torch.tensor([1, 2])),
+    "float by complex": (lambda x: x.mul_(1j), torch.tensor([1.0, 2.0])),
+    "products added": (lambda x: x.addcmul_(x, torch.tensor(0.5)), torch.tensor([1, 2])),
+}
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_a_write_that_the_dtype_cannot_hold_raises_as_eager_does(name: str) -> None:
+    program, x = NARROWED[name]
+    with pytest.raises(RuntimeError) as wanted:
+        program(x.clone())
+    given = x.clone()
+    with pytest.raises(RuntimeError) as found:
+        tm.jit(program)(given)
+    assert str(found.value) == str(wanted.value)
+    assert torch.equal(given, x)
+
+
+KEPT: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
+    "bool by bool": (lambda x: x.mul_(True), torch.tensor([True, False])),
+    "bool filled": (lambda x: x.fill_(0.5), torch.tensor([True, False])),
+    "int filled": (lambda x: x.fill_(3.7), torch.tensor([1, 2])),
+    "int copied from float": (lambda x: x.copy_(torch.tensor([1.9, -1.9])), torch.tensor([1, 2])),
+    "int divided by a tensor": (lambda x: x.floor_divide_(torch.tensor(2)), torch.tensor([5, 7])),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_write_that_eager_casts_is_cast(name: str) -> None:
+    program, x = KEPT[name]
+    given, jitted = x.clone(), tm.jit(program)
+    program(x)
+    jitted(given)
+    assert torch.equal(given, x)
+
+
+def test_a_diagonal_written_in_place_takes_no_gradient() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        y.fill_diagonal_(0.5)
+        return y
+
+    x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    weights = torch.arange(12.0).reshape(3, 4) + 1
+    (want,) = torch.autograd.grad(program(x), x, weights)
+    (got,) = torch.autograd.grad(tm.jit(program)(x), x, weights)
+    assert torch.equal(got, want)

@@ -196,3 +196,13 @@ def test_pytorchs_names_are_its_own_again_after_an_error() -> None:
         tm.jit(fails)(X)
     assert before[:2] == (torch.manual_seed, torch.Generator)
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_draws_in_place_of_whole_numbers() -> None:
+    """PyTorch's name of that draw, `random.from`, is none that Python takes."""
+
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(3).random_(2, 9) + torch.empty(3).random_(4) + torch.empty(3).random_()
+
+    jitted = assert_draws_like_eager(draws, X)
+    assert 'getattr(torch.ops.aten.random, "from")' in str(tm.last_traces(jitted)[-1])

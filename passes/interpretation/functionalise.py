@@ -294,7 +294,8 @@ class Replay:
                 f"{bsym.sym.name} writes at once to what autograd sees and what it does not{memory.at()}"
             )
         for base in bases:
-            self._overwrites.written(base, mark, bsym, written)
+            own = {proxy: mapping.get(proxy, proxy) for proxy in written}
+            self._overwrites.written(base, mark, bsym, own)
             if base in hidden:
                 memory.hide(base, before[base])
             elif grad and memory.plain_value(base).requires_grad:

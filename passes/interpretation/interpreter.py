@@ -82,6 +82,7 @@ class Interpreter(TorchFunctionMode):
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
         self._storages: dict[int, Storage] = {}
         self._stand_ins: dict[TensorProxy, TracedTensor] = {}
+        self._became: dict[TensorProxy, TensorProxy] = {}
         self._locator = locator
         self._real = RealEnvironment(
             self.bound_symbols,
@@ -119,7 +120,10 @@ class Interpreter(TorchFunctionMode):
             if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
                 stand_in._is_param = True
             return stand_in
-        return self._stand_ins[known[0]]
+        proxy = known[0]
+        while proxy in self._became:
+            proxy = self._became[proxy]
+        return self._stand_ins[proxy]
 
     def _storage_of(self, tensor: torch.Tensor) -> Storage | None:
         """The memory of a real tensor, one object for all that share it."""
@@ -133,6 +137,7 @@ class Interpreter(TorchFunctionMode):
 
     def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
         """Makes the stand-in of `proxy` the stand-in of `other`."""
+        self._became[proxy] = other
         stand_in = self._stand_ins[other] = self._stand_ins.pop(proxy)
         with internals.DisableTorchFunction(), internals.no_user_modes():
             if self._below_autograd:  # which holds it, and sets its graph

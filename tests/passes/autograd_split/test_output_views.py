@@ -41,6 +41,11 @@ def complex_parts(x: Tensor) -> Any:
     return torch.view_as_real(torch.view_as_complex(torch.stack([x, x * 2], -1)))
 
 
+def in_the_shape_of_another(x: Tensor) -> Any:
+    made = x * 2
+    return made.view_as(x.t() * 1), made
+
+
 def hidden(x: Tensor) -> Any:
     with torch.no_grad():
         x.add_(1)
@@ -69,7 +74,8 @@ def a_layer(x: Tensor) -> Any:
 
 
 PROGRAMS = [
-    *(two, rows, of_views, detached, complex_parts, hidden, followed, written_through_a_view),
+    *(two, rows, of_views, in_the_shape_of_another, detached, complex_parts, hidden, followed),
+    written_through_a_view,
     *(read_before_it_is_written, a_layer, lambda x: x.t(), lambda x: (x * 2).unbind(0)),
     *(lambda x: (x.view_as(x), x * 2), lambda x: x.chunk(2), lambda x: x.add_(1)),
 ]

@@ -128,3 +128,14 @@ def test_random_programs_have_eagers_gradients(steps: list[tuple[int, int, int]]
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_line_that_gives_back_its_argument_does_not_make_it() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        same, scale = torch.broadcast_tensors(x, torch.tensor(2.0))
+        return (same - scale).pow(2) / scale
+
+    x = leaf(2, 3)
+    (want,) = torch.autograd.grad(program(x).sum(), x)
+    (got,) = torch.autograd.grad(tm.jit(program)(x).sum(), x)
+    assert torch.equal(got, want)

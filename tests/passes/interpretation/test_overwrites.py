@@ -15,6 +15,18 @@ T = torch.Tensor
 PROGRAMS: dict[str, Callable[[T, T], Any]] = {}
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: T, w: T) -> T:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, gradient: T) -> tuple[T, T]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        return gradient * w, gradient * x
+
+
 def program(fn: Callable[[T, T], Any]) -> Callable[[T, T], Any]:
     """Registers a program of an activation and a weight."""
     PROGRAMS[fn.__name__.replace("_", " ")] = fn
@@ -122,6 +134,90 @@ def in_place_all_the_way(x: T, w: T) -> Any:
     return y
 
 
+@program
+def a_result_kept_by_the_operation_in_place(x: T, w: T) -> Any:
+    y = x - 0.5
+    nn.functional.leaky_relu_(y)
+    y.mul_(w)
+    return y
+
+
+@program
+def elu_in_place(x: T, w: T) -> Any:
+    y = x - 0.5
+    nn.functional.elu_(y, 0.7)
+    return y * w
+
+
+@program
+def celu_in_place(x: T, w: T) -> Any:
+    return nn.functional.celu(x - 0.5, 0.7, inplace=True) * w
+
+
+@program
+def leaky_relu_in_place(x: T, w: T) -> Any:
+    return nn.functional.leaky_relu_(x - 0.5, 0.3) * w
+
+
+@program
+def random_leaky_relu_in_place(x: T, w: T) -> Any:
+    return nn.functional.rrelu(x - 0.5, training=True, inplace=True) * w
+
+
+@program
+def an_operand_kept_for_its_shape_alone(x: T, w: T) -> Any:
+    y = x * 1
+    z = y.cummax(0).values
+    y.add_(1)
+    return z
+
+
+@program
+def parts_written_one_by_one(x: T, w: T) -> Any:
+    y = x * 1
+    for i in range(3):
+        y[i : i + 1].mul_(w[i : i + 1])
+    return y
+
+
+@program
+def a_part_that_keeps_its_result_then_another_part(x: T, w: T) -> Any:
+    y = x * 1
+    y[:1].exp_()
+    y[1:].add_(1)
+    return y
+
+
+@program
+def a_part_scaled_by_another(x: T, w: T) -> Any:
+    y = x * 1
+    y[0].mul_(y[1])
+    return y
+
+
+@program
+def scaled_by_itself(x: T, w: T) -> Any:
+    y = x * 1
+    y.mul_(y)
+    return y
+
+
+@program
+def parts_from_one_another(x: T, w: T) -> Any:
+    y = x * 1
+    for i in range(3):
+        y[i] = y[i - 1] * w[i]
+    return y
+
+
+@program
+def a_line_left_to_autograd(x: T, w: T) -> Any:
+    y = x * 1
+    z = Scaled.apply(y, w)
+    y.add_(1)
+    return z
+
+
 def leaves() -> tuple[T, T]:
     x = torch.tensor([0.3, 0.6, 0.9], requires_grad=True)
     w = torch.tensor([2.0, 3.0, 4.0], requires_grad=True)
@@ -130,6 +226,7 @@ def leaves() -> tuple[T, T]:
 
 def outcome(fn: Callable[..., Any]) -> list[Any]:
     """The results of a call; then the gradients, or the beginning of the backward's error."""
+    torch.manual_seed(0)
     x, w = leaves()
     made = fn(x * 1, w)
     outs = made if isinstance(made, tuple) else (made,)
