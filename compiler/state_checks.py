@@ -197,14 +197,27 @@ class ItemsCheck:
         return f"expects a {self.kind.__name__} of {len(self.expected)} items"
 
 
+_FORWARD = operator.attrgetter("forward")
+
+
 class ModulesCheck:
-    """Checks of many modules at once: their classes, that they have no hooks, how many parameters and buffers each has.
+    """Checks of many modules at once: their classes and these' `forward`, no hooks, how many parameters and buffers each has.
 
     tables: the modules' tables of parameters and buffers. hooks: those of hooks, which must stay empty.
     missing: (table, name) of parameters and buffers that are None.
     """
 
-    __slots__ = ("_kinds", "_lengths", "_missing", "_names", "empty", "modules", "tables")
+    __slots__ = (
+        "_forwards",
+        "_kinds",
+        "_lengths",
+        "_missing",
+        "_names",
+        "classes",
+        "empty",
+        "modules",
+        "tables",
+    )
 
     def __init__(
         self,
@@ -220,25 +233,28 @@ class ModulesCheck:
         self.empty = (*hooks, *(table for table in tables if not table))
         self._missing = tuple(table for table, _ in missing)
         self._names = tuple(name for _, name in missing)
+        self.classes = tuple(dict.fromkeys(self._kinds))
+        self._forwards = list(map(_FORWARD, self.classes))
 
     def check(self) -> bool:
         """Whether all are as they were."""
         return (
             not any(self.empty)
             and list(map(type, self.modules)) == self._kinds
+            and list(map(_FORWARD, self.classes)) == self._forwards
             and list(map(len, self.tables)) == self._lengths
             and all(map(operator.is_, map(dict.get, self._missing, self._names), repeat(None)))
         )
 
     def __tracemill_note__(self) -> str:
         return (
-            f"expects of {len(self.modules)} modules: the same classes, no hooks, as many parameters and buffers, "
-            f"{len(self._names)} of them None"
+            f"expects of {len(self.modules)} modules: the same classes with the same forward, no hooks, as many "
+            f"parameters and buffers, {len(self._names)} of them None"
         )
 
 
 class OnceCheck:
-    """Passes once: for what goes on at each call, and does not tell where it is, such as a generator."""
+    """Passes once: for what is another at the next call and does not tell so, such as a generator."""
 
     __slots__ = ("_passed",)
 
@@ -251,7 +267,7 @@ class OnceCheck:
         return not passed
 
     def __tracemill_note__(self) -> str:
-        return "passes once: an iterator does not tell where it is"
+        return "passes once: it does not tell that it is another at the next call"
 
 
 _CODE = operator.attrgetter("__code__")

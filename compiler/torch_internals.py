@@ -25,6 +25,9 @@ from torch._subclasses.fake_tensor import (
 # Sees every ATen operation, below autograd and autocast.
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# A module of flags, such as torch.backends.opt_einsum, that stands before the module which holds them, its `m`.
+from torch.backends import PropModule
+
 # Switches off every active TorchDispatchMode for a block, a user's own included.
 from torch.utils._python_dispatch import _disable_current_modes as no_user_modes
 
@@ -315,6 +318,7 @@ __all__ = [
     "LocalSource",
     "OpOverload",
     "OpOverloadPacket",
+    "PropModule",
     "PythonPrinter",
     "RootGuardManager",
     "SLoc",

@@ -196,6 +196,8 @@ class _Reading:
             for module in check.modules:
                 if (id(module), Facet.ATTRIBUTES) not in self.facets:
                     self._depend([(module, Facet.CLASS)])
+            for cls in check.classes:
+                self._depend(_of_method(cls, "forward"))
             self.empty.extend(check.empty)
         elif isinstance(check, FunctionsCheck):
             self._depend((function, Facet.CODE) for function in check.functions)
@@ -269,6 +271,15 @@ def _step(value: Any, step: Any, facets: list[tuple[Any, Facet]]) -> Any:
         facets.append((value, Facet.CELL))
         return value.cell_contents
     return _attribute(value, name, facets)
+
+
+def _of_method(cls: type, name: str) -> Iterator[tuple[Any, Facet]]:
+    """What a class's method depends on: the classes up to the one that has it."""
+    yield cls, Facet.BASES
+    for owner in cls.__mro__:
+        yield items_of(vars(owner)), Facet.ITEMS
+        if name in vars(owner):
+            return
 
 
 def _attribute(value: Any, name: str, facets: list[tuple[Any, Facet]]) -> Any:

@@ -61,5 +61,5 @@ class _Type(_type, metaclass=_TypeOfType):
 _Type.__name__ = _Type.__qualname__ = "type"
 _Type.__module__ = "builtins"
 
-ASKING = Replacement(lambda: ((builtins, "type", _Type),))
+TYPE_ANSWERS = Replacement(lambda: ((builtins, "type", _Type),))
 """In the block, `type` answers the program as in eager."""

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.trace import Trace
-from tracemill.passes.interpretation.classes import ASKING
+from tracemill.passes.interpretation import asked_names
+from tracemill.passes.interpretation.asked_names import ASKERS
+from tracemill.passes.interpretation.classes import TYPE_ANSWERS
 from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
@@ -63,7 +67,7 @@ def observe(
     snapshot = Snapshot()
     snapshot.visit(*(place.value for place in roots))
     snapshot.visit(*(value for value, _ in inputs.containers))
-    snapshot.visit(*(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
+    snapshot.visit(torch.Tensor, *(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
     given = {id(place.value): proxy for place, proxy in inputs.opaque}
     given |= {id(value): proxy for value, proxy in inputs.containers}
     edges = SharpEdges(context.sharp_edges)
@@ -71,13 +75,20 @@ def observe(
 
     def enter(code: CodeType, frame: FrameType) -> None:
         if "type" in code.co_names:
-            standing_in.enter_context(ASKING)
-        snapshot.enter(code, frame.f_globals)
+            standing_in.enter_context(TYPE_ANSWERS)
+        if not ASKERS.keys().isdisjoint(code.co_names):
+            standing_in.enter_context(asked_names.ASKING)
+        snapshot.enter(code, frame.f_globals, whole=watch.whole)
+
+    def tell(owner: Any, name: str) -> None:
+        watch.asked_for(name)
+        snapshot.asked_for(owner, name)
 
     watch = Watch(enter, edges)
     try:
         with (
             standing_in,
+            asked_names.told(tell),
             interpreter.surroundings(),
             interpreting(interpreter, generators_of(call.form.target, call.values)),
             edges.watching(),
@@ -109,7 +120,7 @@ def state_lines(
 
     target: the program itself, by the name that the text has for it.
     """
-    usage = Usage(seen.watch.codes, seen.watch.library_names, whole=seen.watch.whole)
+    usage = Usage(seen.watch.codes, seen.watch.unseen_names, whole=seen.watch.whole)
     free = unchecked(seen.changes, usage, sole_names(seen.snapshot, seen.changes))
     walk = Walk(seen.snapshot, seen.watch, seen.changes, free, set(interpreter.lifted))
     handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}

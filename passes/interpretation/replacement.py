@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracemill.passes.interpretation.stand_in import interpretation
 
 _INHERITED = object()
+_replaced: Counter[tuple[int, str]] = Counter()
+
+
+def is_replaced(owner: Any, name: str) -> bool:
+    """Whether an attribute is another one than usual, since some thread interprets."""
+    return _replaced[id(owner), name] > 0
 
 
 def standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +51,7 @@ class Replacement:
                 for owner, name, value in self._attributes():
                     self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
                     setattr(owner, name, value)
+                    _replaced[id(owner), name] += 1
             self._inside += 1
 
     def __exit__(self, *_error: object) -> None:
@@ -51,6 +59,7 @@ class Replacement:
             self._inside -= 1
             while self._inside == 0 and self._originals:
                 owner, name, value = self._originals.pop()
+                _replaced[id(owner), name] -= 1
                 if value is _INHERITED:
                     delattr(owner, name)
                 else:

@@ -13,7 +13,7 @@ import random
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -21,7 +21,9 @@ from typing import Any
 import numpy
 import torch
 
+from tracemill.compiler.cached_calls import CACHED, results_of
 from tracemill.compiler.state_checks import ABSENT
+from tracemill.compiler.torch_internals import PropModule
 from tracemill.passes.interpretation.views import (
     Attributes,
     Cells,
@@ -30,22 +32,33 @@ from tracemill.passes.interpretation.views import (
     Defaults,
     Entries,
     Items,
+    LibraryNames,
     Members,
     Names,
     NumpyRandomState,
+    PatchedNames,
     RandomState,
     Slots,
     Variable,
     View,
     slots_of,
 )
-from tracemill.passes.interpretation.watch import global_names, is_watched, mentioned
+from tracemill.passes.interpretation.watch import (
+    global_names,
+    imported_names,
+    is_standard,
+    is_watched,
+    mentioned,
+)
 
 _ATOMS = (
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device,
     torch.Size, torch.layout, torch.memory_format, BuiltinFunctionType, enum.Enum, torch.Tensor, torch.Generator,
 )  # fmt: skip
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
+_WRITTEN_OFTEN = ("sys", "warnings")
+"""Modules in which Python itself keeps what it is at; a check of them would not last."""
+
 _LIMIT = 1_000_000
 
 
@@ -134,6 +147,8 @@ LINKS: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
     functools.cached_property: ("func",),
+    functools.partialmethod: ("func", "args", "keywords"),
+    functools.singledispatchmethod: ("dispatcher", "func"),
 }
 """The attributes of objects that only hold others."""
 
@@ -148,19 +163,34 @@ def _called_unnamed(cls: type) -> list[str]:
     ]
 
 
+def _of_users(cls: type) -> set[str]:
+    """The names of the user's functions in a class of PyTorch's: methods that were replaced or added."""
+    if not cls.__module__.startswith("torch"):
+        return set()
+    return {
+        name
+        for name, value in cls.__dict__.items()
+        if type(value) is FunctionType and is_watched(value.__code__.co_filename)
+    }
+
+
 class Snapshot:
     """The views of every object met so far.
 
     views: of objects, by the object's id. globals, classes: the namespaces of the user's own modules and classes, by
-    the id of the dictionary and of the class. met: every object, by id.
+    the id of the dictionary and of the class. libraries: those of other modules. caches: how often the results of each
+    `functools.lru_cache` were asked for, by the id of its function. met: every object, by id.
     """
 
     def __init__(self) -> None:
         self.views: dict[int, list[View]] = {}
         self.globals: dict[int, Names] = {}
         self.classes: dict[int, ClassNames] = {}
+        self.libraries: dict[int, LibraryNames] = {}
+        self.caches: dict[int, Any] = {}
         self.met: dict[int, Any] = {}
         self._names: set[str] = set()
+        self._whole = False
         self._modules: list[ModuleType] = []
 
     def visit(self, *values: Any) -> None:
@@ -179,15 +209,20 @@ class Snapshot:
         kind = type(value)
         if kind in LINKS:
             return [getattr(value, name, None) for name in LINKS[kind]]
+        if kind is CACHED:
+            self.caches[id(value)] = value.cache_info()
+            return [value.__wrapped__, *(result for _, result in results_of(value))]
         if kind is weakref.ref:
             return (value(),)
         if isinstance(value, ModuleType):
             if not is_users_module(value):
-                return ()
+                return self._library(value)
             self._modules.append(value)
-            return self.namespace(value.__dict__, self._names)
+            return self.namespace(value.__dict__, self._names_in(value.__dict__))
         if isinstance(value, type):
             return self._class(value)
+        if kind is FunctionType and not is_watched(value.__code__.co_filename):
+            return self._function(value)
         views = views_of(value)
         found: list[Any] = []
         if views:
@@ -197,12 +232,38 @@ class Snapshot:
         found.append(kind)
         return found
 
+    def _function(self, function: FunctionType) -> Iterable[Any]:
+        """Takes in a library's function: what it closes over; of the standard library's, tables and functions alone."""
+        view = Cells(function)
+        self.views[id(function)] = [view]
+        kinds: Any = object
+        if is_standard(function.__code__.co_filename):
+            kinds = (dict, list, FunctionType)
+        return [value for value in view.before.values() if isinstance(value, kinds)]
+
     def _class(self, cls: type) -> Iterable[Any]:
         found: list[Any] = [*cls.__bases__, type(cls)]
         if is_users_class(cls):
             view = self.classes[id(cls)] = ClassNames(cls)
-            found += view.mention({*self._names, *_called_unnamed(cls)})
+            found += view.mention(self._names_in(cls.__dict__).union(_called_unnamed(cls)))
+        elif patched := _of_users(cls):
+            view = self.classes[id(cls)] = PatchedNames(cls)
+            found += view.mention(patched)
         return found
+
+    def _library(self, module: ModuleType) -> Iterable[Any]:
+        """Takes in a module that is not the user's; of what it holds, other modules alone are looked into."""
+        if module.__name__ in _WRITTEN_OFTEN:
+            return ()
+        view = self.libraries[id(module.__dict__)] = LibraryNames(module)
+        behind = getattr(module, "m", None) if isinstance(module, PropModule) else None
+        return [*view.mention(self._names), *([behind] if behind is not None else ())]
+
+    def _names_in(self, table: Mapping[str, Any]) -> set[str]:
+        """The names that count in a module or class: where code asks for all of its names, those of constants as well."""
+        if not self._whole:
+            return self._names
+        return self._names.union(name for name, value in table.items() if is_atom(value))
 
     def namespace(self, table: dict[str, Any], names: Iterable[str]) -> list[Any]:
         """Takes the names of a module's globals in; returns the values of the new ones."""
@@ -211,16 +272,39 @@ class Snapshot:
             view = self.globals[id(table)] = Names(table)
         return view.mention(names)
 
-    def enter(self, code: CodeType, namespace: dict[str, Any]) -> None:
-        """Takes in what code mentions, before it runs for the first time."""
-        names = set(mentioned(code))
-        new = names - self._names
-        self._names |= new
-        loaded = set(global_names(code))
-        found = self.namespace(namespace, names if "globals" in loaded else loaded)
+    def enter(self, code: CodeType, namespace: dict[str, Any], *, whole: bool = False) -> None:
+        """Takes in what code mentions, before it runs for the first time; `whole`: it asks for all that objects have."""
+        names, loaded = set(mentioned(code)), set(global_names(code))
+        imported = set(imported_names(code))
+        found = self.namespace(namespace, namespace if "globals" in loaded else loaded)
         self.globals[id(namespace)].loaded |= loaded
-        found += [sys.modules[name] for name in sys.modules.keys() & names]
-        for view in list(self.classes.values()):
+        for name in sys.modules.keys() & names:
+            if name in imported or is_users_module(sys.modules[name]):
+                found.append(sys.modules[name])
+        if whole and not self._whole:
+            self._whole = True
+            for view in self.classes.values():
+                found += view.mention(self._names_in(view.owner.__dict__))
+            for module in self._modules:
+                found += self.namespace(module.__dict__, self._names_in(module.__dict__))
+        self.visit(*found)
+        self.mention(names)
+
+    def asked_for(self, owner: Any, name: str) -> None:
+        """Takes in a name that code asks an object for without mentioning it."""
+        if isinstance(owner, ModuleType):
+            self.visit(owner)
+            if id(owner.__dict__) in self.globals:
+                self.globals[id(owner.__dict__)].loaded.add(name)  # also where it is not there
+        self.mention({name})
+
+    def mention(self, names: set[str]) -> None:
+        """Takes in names that code is about to use."""
+        new, found = names - self._names, list[Any]()
+        if not new:
+            return
+        self._names |= new
+        for view in (*self.classes.values(), *self.libraries.values()):
             found += view.mention(new)
         for module in self._modules:
             found += self.namespace(module.__dict__, new)
@@ -232,6 +316,7 @@ class Snapshot:
             yield from views
         yield from self.globals.values()
         yield from self.classes.values()
+        yield from self.libraries.values()
 
     def changes(self) -> dict[View, dict[Any, Any]]:
         """What is different now: for each view, the new values by key, ABSENT for what is gone."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.cached_calls import CACHED, CacheCheck, results_of
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.state_checks import (
     ABSENT,
@@ -45,7 +46,7 @@ from tracemill.passes.interpretation.tables import (
     joined,
     named,
 )
-from tracemill.passes.interpretation.views import View
+from tracemill.passes.interpretation.views import LibraryNames, PatchedNames, View
 
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _MODULE_TABLES = frozenset((*_TENSOR_TABLES, *HOOKS, "_modules"))
@@ -66,7 +67,10 @@ class Walk(TableWalk):
         arguments = [place for place in roots if counts_by_content(place.value) and place.hint]
         self._queue.extend(roots)
         self._later.extend(map(self._namespace, self._snapshot.globals.values()))
+        self._later.append(Place(torch.Tensor, None, (), "Tensor"))
         self._walk()
+        for view in self._snapshot.libraries.values():
+            self._library(view)
         if self._tables.modules:
             self._later.extend(
                 Place(hooks, None, (), name) for name, hooks in GLOBAL_HOOKS.items() if hooks
@@ -131,6 +135,8 @@ class Walk(TableWalk):
         if kind in LINKS:
             for name in LINKS[kind]:
                 self._later.append(place.child(getattr(value, name, None), (f".{name}",), ""))
+        elif kind is CACHED:
+            self._cached(place, value)
         elif kind is weakref.ref:
             self._later.append(place.child(value(), ("()",), ""))
         elif isinstance(value, type):
@@ -138,13 +144,45 @@ class Walk(TableWalk):
         elif isinstance(value, torch.nn.Module):
             self._module(place, value)
         elif hasattr(kind, "__next__") and not is_users_class(kind):
-            once = (Named(OnceCheck(), "once"),)
-            subject = f"{named(place)}: an iterator, which goes on at each call"
-            self.state.checks.append(StateCheck(subject, None, "{1}.check()", once))
+            self._once(f"{named(place)}: an iterator, which goes on at each call")
         elif not isinstance(value, ModuleType):
             for view in self._snapshot.views.get(id(value), ()):
                 self.table(place, view)
             self._type_of(place, value)
+
+    def _once(self, subject: str) -> None:
+        """A check that passes once."""
+        once = (Named(OnceCheck(), "once"),)
+        self.state.checks.append(StateCheck(subject, None, "{1}.check()", once))
+
+    def _cached(self, place: Place, function: Any) -> None:
+        """What `functools.lru_cache` made: a function that ran is not asked again, one whose result was there must keep it."""
+        before, now = self._snapshot.caches[id(function)], function.cache_info()
+        name = own_name(function)
+        if now.maxsize == 0 or now == before:
+            self._later.append(place.child(function.__wrapped__, (".__wrapped__",), ""))
+        elif now.misses != before.misses:
+            self._once(f"{name}: its cache, which this call filled")
+        else:
+            used = results_of(function)
+            if now.maxsize is not None:
+                used = used[-(now.hits - before.hits) :]
+            check = Named(CacheCheck(function, used), f"{name}_as_traced")
+            condition, subject = "{1}.check({0})", f"{name}: the results that it keeps"
+            self.state.checks.append(StateCheck(subject, place, condition, (check,)))
+            results = (Place(result, None, (), f"{name}_result") for _, result in used)
+            self._later.extend(results)
+
+    def _library(self, view: LibraryNames) -> None:
+        """The names of a library's module that code mentions."""
+        changed = self._changed(view)
+        wanted = {name: value for name, value in view.before.items() if name not in changed}
+        if wanted:
+            module = view.module
+            place = Place(Namespace(module, view), None, (), module.__name__.rpartition(".")[2])
+            table = place.child(module.__dict__, (".__dict__",), "names")
+            absent = self._names.difference(module.__dict__, changed)
+            self._table(f"{module.__name__}: names that the program uses", table, wanted, absent)
 
     def _type_of(self, place: Place, value: Any) -> None:
         for index, cls in enumerate(type(value).__mro__[:-1]):
@@ -241,9 +279,10 @@ class Walk(TableWalk):
                 name.startswith("__") and not isinstance(function, FunctionType)
             ):
                 continue
-            if name in self._names or self._ran(function):
+            mentioned = name in self._names or (self._whole and is_atom(value))
+            if mentioned or self._ran(function):
                 self._single(Place(value, place, (".__dict__", (name,)), name), name, value)
-        if not changed:
+        if not changed and not isinstance(view, PatchedNames):
             subject = f"the attributes of class {cls.__name__}"
             length = (len(cls.__dict__),)
             self.state.checks.append(StateCheck(subject, place, LENGTH, length, (".__dict__",)))

@@ -32,7 +32,7 @@ from tracemill.passes.interpretation.conditions import (
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.snapshot import Snapshot, is_users_class
 from tracemill.passes.interpretation.views import View
-from tracemill.passes.interpretation.watch import Watch
+from tracemill.passes.interpretation.watch import Watch, is_standard
 
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _MODULE_TABLES = frozenset((*_TENSOR_TABLES, *HOOKS, "_modules"))
@@ -65,6 +65,7 @@ class TableWalk:
         self._snapshot = snapshot
         self._names = frozenset(watch.names - _INTERNAL)
         self._whole = watch.whole
+        self._watch = watch
         self._codes = {id(code) for code in watch.codes}
         self._changes = changes
         self._free = free
@@ -84,6 +85,11 @@ class TableWalk:
     def _ran(self, function: Any) -> bool:
         """Whether a function's code was executed."""
         return isinstance(function, FunctionType) and id(function.__code__) in self._codes
+
+    def _library_ran(self, function: FunctionType) -> bool:
+        """Whether a function of the standard library was executed."""
+        code = function.__code__
+        return is_standard(code.co_filename) and self._watch.ran(code)
 
     def _changed(self, view: View) -> dict[Any, Any]:
         return self._free.get(view, {})
@@ -217,11 +223,16 @@ class TableWalk:
         return None
 
     def _followed(self, place: Place, view: View) -> None:
-        """A function that did not run: a decorator's, or an attribute's; functions that it wraps are looked at."""
-        for index, value in enumerate(view.before.values()):
-            if isinstance(value, FunctionType):
+        """A function that did not run, or the standard library's, as of `functools.singledispatch`: what it wraps counts.
+
+        Functions; and the tables that one of the standard library looks into.
+        """
+        kinds = (FunctionType, dict, list) if self._library_ran(place.value) else (FunctionType,)
+        for index, (name, value) in enumerate(view.before.items()):
+            if isinstance(value, kinds):
                 steps = (".__closure__", (index,), ".cell_contents")
-                self._later.append(Place(value, place, steps, ""))
+                hint = "" if isinstance(value, FunctionType) else f"{place.value.__name__}_{name}"
+                self._later.append(Place(value, place, steps, hint))
 
     def _defaults(self, place: Place, view: View) -> None:
         if not self._ran(place.value):

@@ -8,12 +8,14 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import repeat
+from types import ModuleType
 from typing import Any
 
 import numpy
 
 from tracemill.compiler.state_checks import ABSENT, same
 from tracemill.passes.interpretation.python_numbers import is_symbolic, plain
+from tracemill.passes.interpretation.replacement import is_replaced
 
 
 class View:
@@ -219,6 +221,26 @@ class Names(View):
         self.owner.pop(name, None)
 
 
+class LibraryNames(Names):
+    """The names of a module of a library that code mentions; those that stand for others during a trace do not count."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        super().__init__(module.__dict__)
+
+    def mention(self, names: Iterable[str]) -> list[Any]:
+        found = super().mention({name for name in names if not is_replaced(self.module, name)})
+        return [value for value in found if isinstance(value, ModuleType)]
+
+    def changes(self) -> dict[Any, Any]:
+        found = super().changes()
+        return {  # modules are imported when they are first needed
+            name: value for name, value in found.items() if not isinstance(value, ModuleType)
+        }
+
+
 class ClassNames(Names):
     """The attributes of a class that code mentions."""
 
@@ -233,6 +255,15 @@ class ClassNames(Names):
     def _remove(self, name: str) -> None:
         if name in self.owner.__dict__:
             type.__delattr__(self.owner, name)
+
+
+class PatchedNames(ClassNames):
+    """The methods of a library's class that the user added or replaced; the others do not count."""
+
+    __slots__ = ()
+
+    def mention(self, names: Iterable[str]) -> list[Any]:
+        return [] if self.mentioned else super().mention(names)
 
 
 class Variable(View):

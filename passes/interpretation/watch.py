@@ -43,12 +43,14 @@ _TOOLS = tuple(  # what torch itself runs on, imported along with it
     )
 )
 _GENERIC = tuple(os.path.join(_STANDARD, name) for name in ("copy.py", "dataclasses.py"))
-_BY_NAME = {"getattr": 2, "hasattr": 2, "setattr": 3, "delattr": 2}
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _GLOBAL_OPCODES = frozenset(
     dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 )
-_WHOLE_OBJECTS = frozenset({"__dict__", "vars", "dir", "attrgetter", "__getattribute__"})
+_IMPORT = frozenset((dis.opmap["IMPORT_NAME"],))
+_WHOLE_OBJECTS = frozenset(
+    {"__dict__", "vars", "dir", "attrgetter", "methodcaller", "__getattribute__"}
+)
 
 First = Callable[[CodeType, FrameType], None]
 """Called with the user's code before it runs for the first time, and its frame."""
@@ -93,14 +95,14 @@ class Watch:
 
     codes: the user's code objects, in order of their first run.
     names: what they mention: attributes, globals and strings, those of torch.nn's modules and the like included.
-    library_names: those that code of torch.nn's modules and the like mentions.
+    unseen_names: those of them that code of torch.nn's modules and the like mentions, or that were asked for by `getattr`.
     whole: whether some code asks for attributes by names that it does not spell out.
     """
 
     def __init__(self, first: First, edges: Edges | None = None) -> None:
         self.codes: list[CodeType] = []
         self.names: set[str] = set()
-        self.library_names: set[str] = set()
+        self.unseen_names: set[str] = set()
         self.whole = False
         self._first = first
         self._edges = edges
@@ -123,6 +125,11 @@ class Watch:
     def ran(self, code: CodeType) -> bool:
         """Whether code was executed, whoever's it is."""
         return id(code) in self._seen
+
+    def asked_for(self, name: str) -> None:
+        """Takes in a name that code asked for and does not mention."""
+        self.names.add(name)
+        self.unseen_names.add(name)
 
     def _hook(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
@@ -148,12 +155,14 @@ class Watch:
                 return
             self.codes.append(code)
             self.names.update(mentioned(code))
-            self.whole = self.whole or asks_by_name(code)
+            self.whole = self.whole or any(
+                not _WHOLE_OBJECTS.isdisjoint(inner.co_names) for inner in inner_codes(code)
+            )
             self._first(code, frame)
         elif file.startswith(_OF_USERS_STATE):
             names = set(mentioned(code))
             self.names |= names
-            self.library_names |= names
+            self.unseen_names |= names
         elif file in _GENERIC:
             caller = frame.f_back
             if caller is not None and is_watched(caller.f_code.co_filename):
@@ -203,7 +212,17 @@ def mentioned(code: CodeType) -> Iterator[str]:
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """The names that code loads or stores as globals, nested functions included.
+    """The names that code loads or stores as globals, nested functions included."""
+    return _named_by(code, _GLOBAL_OPCODES)
+
+
+def imported_names(code: CodeType) -> Iterator[str]:
+    """The modules that code imports, nested functions included."""
+    return _named_by(code, _IMPORT)
+
+
+def _named_by(code: CodeType, opcodes: frozenset[int]) -> Iterator[str]:
+    """The names that some instructions are about.
 
     Read off the bytes: making `dis`'s instructions takes a tenth of a small model's first call.
     """
@@ -214,50 +233,7 @@ def global_names(code: CodeType) -> Iterator[str]:
                 argument = argument << 8 | byte
                 if opcode == dis.EXTENDED_ARG:
                     continue
-                if opcode in _GLOBAL_OPCODES:
+                if opcode in opcodes:
                     # The lowest bit of LOAD_GLOBAL's argument says whether a NULL is pushed as well.
                     yield inner.co_names[argument >> 1 if opcode == _LOAD_GLOBAL else argument]
                 argument = 0
-
-
-def asks_by_name(code: CodeType) -> bool:
-    """Whether code reaches for attributes by names that it does not spell out, such as `getattr(self, name)`."""
-    for inner in inner_codes(code):
-        if not _WHOLE_OBJECTS.isdisjoint(inner.co_names):
-            return True
-        if not _BY_NAME.keys().isdisjoint(inner.co_names) and _name_is_computed(inner):
-            return True
-    return False
-
-
-def _name_is_computed(code: CodeType) -> bool:
-    """Whether the second argument of some call of `getattr` and its kind is no constant."""
-    instructions = list(dis.get_instructions(code))
-    for position, instruction in enumerate(instructions):
-        if instruction.argval in _BY_NAME and instruction.opname.startswith("LOAD_"):
-            second = _second_argument(instructions, position + 1)
-            if second is None or second.opname != "LOAD_CONST":
-                return True
-    return False
-
-
-def _second_argument(instructions: list[dis.Instruction], start: int) -> dis.Instruction | None:
-    """The only instruction of a call's second argument; None where it has more."""
-    depth, begun = 0, None
-    for index in range(start, len(instructions)):
-        instruction = instructions[index]
-        if instruction.opname in ("PRECALL", "CALL", "CALL_FUNCTION_EX") and depth >= 2:
-            return begun
-        if depth == 1 and begun is None and instruction.opname not in ("CACHE", "NOP", "LOAD_ATTR"):
-            if dis.stack_effect(instruction.opcode, instruction.arg, jump=False) == 1:
-                following = instructions[index + 1] if index + 1 < len(instructions) else None
-                if following is not None and _starts_or_calls(following):
-                    begun = instruction
-        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
-        if begun is not None and begun is not instruction and depth <= 2:
-            return None  # it was the beginning of an expression
-    return begun
-
-
-def _starts_or_calls(instruction: dis.Instruction) -> bool:
-    return instruction.opname.startswith(("LOAD_", "PRECALL", "CALL", "KW_NAMES", "PUSH_NULL"))

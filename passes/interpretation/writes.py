@@ -280,6 +280,8 @@ _LINES: dict[type, Callable[[Writer, Any, dict[Any, Any]], Iterator[Write]]] = {
     views.Defaults: Writer._slots,
     views.Names: Writer._names,
     views.ClassNames: Writer._names,
+    views.LibraryNames: Writer._names,
+    views.PatchedNames: Writer._names,
     views.Variable: Writer._call,
     views.RandomState: Writer._call,
     views.NumpyRandomState: Writer._numpy_random,

@@ -21,7 +21,6 @@ import tracemill as tm
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.watch import (
     Watch,
-    asks_by_name,
     global_names,
     inner_codes,
     mentioned,
@@ -61,7 +60,7 @@ def test_torchs_code_is_left_out_but_names_of_its_modules_count() -> None:
     norm = torch.nn.LayerNorm(2)
     watch = _watched(lambda: norm(torch.ones(2)))
     assert [code.co_name for code in watch.codes] == ["<lambda>"]
-    assert {"eps", "normalized_shape"} <= watch.library_names
+    assert {"eps", "normalized_shape"} <= watch.unseen_names
 
 
 def test_the_standard_library_is_left_out() -> None:
@@ -90,25 +89,6 @@ def test_global_names_are_those_that_dis_finds(module: ModuleType) -> None:
     ]
     assert len(expected) > 100
     assert list(global_names(code)) == expected
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("getattr(x, 'name')", False),
-        ("getattr(x.y.z[0], 'name', None)", False),
-        ("hasattr(x, 'name') and x.name", False),
-        ("getattr(x, name)", True),
-        ("getattr(x, 'na' + name)", True),
-        ("getattr(x, f'{name}_1', None)", True),
-        ("vars(x)", True),
-        ("x.__dict__", True),
-        ("[getattr(item, name) for item in x]", True),
-        ("x.getter", False),
-    ],
-)
-def test_attributes_asked_for_by_name(code: str, expected: bool) -> None:
-    assert asks_by_name(compile(code, "<test>", "eval")) is expected
 
 
 @pytest.mark.parametrize(

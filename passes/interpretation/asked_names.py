@@ -1,0 +1,51 @@
+"""Asked names: the attributes that a program asks for by names that it computes, as in `getattr(self, name)`.
+
+Code does not mention such a name, so `getattr` and its kind are stood in for while code that mentions them runs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tracemill.passes.interpretation.replacement import Replacement
+from tracemill.passes.interpretation.watch import is_watched
+
+Tell = Callable[[Any, str], None]
+"""Is told of an object and a name, before the attribute is looked for."""
+
+_told: ContextVar[Tell | None] = ContextVar("told", default=None)
+
+
+def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def ask(*args: Any) -> Any:
+        tell = _told.get()
+        if tell is not None and len(args) > 1 and type(args[1]) is str:
+            if is_watched(sys._getframe(1).f_code.co_filename):
+                tell(*args[:2])
+        return original(*args)
+
+    return ask
+
+
+ASKERS: dict[str, Callable[..., Any]] = {
+    ask.__name__: _telling(ask) for ask in (getattr, hasattr, setattr, delattr)
+}
+ASKING = Replacement(lambda: ((builtins, name, ask) for name, ask in ASKERS.items()))
+"""In the block, the program's `getattr` and its kind tell what they ask for."""
+
+
+@contextmanager
+def told(tell: Tell) -> Generator[None]:
+    """In the block, `tell` is told what this thread's program asks for while `getattr` is stood in for."""
+    token = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(token)
