@@ -209,6 +209,13 @@ def _function(
             defined = tuple(cotangent is not None for cotangent in given)
             return backwards.some(defined)((_shared(ctx, defined), others), arranged)
 
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            raise UnsupportedError(
+                "forward-mode AD reached a jitted function that records gradients; call it on tensors that do not "
+                "require grad, or call the function without jit"
+            )
+
     return Compiled
 
 

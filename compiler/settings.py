@@ -102,7 +102,11 @@ def default_device() -> torch.device | None:
 
 def is_somebody_elses() -> bool:
     """Whether modes are active that trace, count or change what is called: jitted functions are then inlined."""
-    if internals.dispatch_mode_depth() > 0 or internals.torchscript_is_tracing():
+    if (
+        internals.dispatch_mode_depth() > 0
+        or internals.torchscript_is_tracing()
+        or internals.fx_is_tracing()
+    ):
         return True
     return internals.function_mode_depth() > 0 and any(
         not isinstance(mode, internals.DeviceContext) for mode in internals.function_mode_stack()

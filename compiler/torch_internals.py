@@ -113,6 +113,9 @@ from torch._C import _dispatch_tls_local_include_set as included_keys
 from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
 from torch._C import _ForceDispatchKeyGuard as force_keys
 
+# Whether torch.fx follows what the calls do.
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing as fx_is_tracing
+
 # What torch.autograd.Function adds to this class is support for functorch, at a microsecond a call.
 from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
 
@@ -351,6 +354,7 @@ __all__ = [
     "functional_replace",
     "functional_sync",
     "functorch_is_active",
+    "fx_is_tracing",
     "get_cudnn_enabled",
     "get_cudnn_sdp_enabled",
     "get_flash_sdp_enabled",

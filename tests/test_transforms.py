@@ -1,4 +1,4 @@
-"""Transforms of torch.func inside of a program: values and gradients as in eager, with and without training."""
+"""Transforms of torch.func inside of a program, and jitted functions inside of transforms and of other tracers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import optree
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import (
     functional_call,
     grad,
@@ -21,6 +22,7 @@ from torch.func import (
 )
 
 import tracemill as tm
+from tracemill.compiler.torch_internals import make_fx
 
 torch.manual_seed(0)
 LINEAR = torch.nn.Linear(4, 4)
@@ -186,3 +188,55 @@ def test_a_rule_without_symbolic_sizes_is_refused_by_name(rule: Callable[..., An
     jitted = tm.jit(lambda x: vmap(rule, randomness="same")(x), cache="symbolic values")
     with pytest.raises(tm.UnsupportedError, match=r"no rule for .* at .*test_transforms.py:\d+"):
         jitted(torch.ones(3, 4))
+
+
+# Jitted functions inside of transforms and of other tracers
+
+
+def _wave(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).sin() + x
+
+
+class _Calling(torch.nn.Module):
+    def __init__(self, called: Callable[..., Any]) -> None:
+        super().__init__()
+        self.called = called
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.called(x, y)
+
+
+def _on_duals(called: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(called(forward_ad.make_dual(x, y), y))
+
+
+INSIDE: dict[str, Callable[..., Any]] = {
+    "vmap": lambda fn, x, y: vmap(fn)(x, y),
+    "grad": lambda fn, x, y: grad(lambda a: fn(a, y).sum())(x),
+    "jvp": lambda fn, x, y: jvp(fn, (x, y), (y, x)),
+    "jacrev": lambda fn, x, y: jacrev(fn)(x, y),
+    "hessian": lambda fn, x, y: hessian(lambda a: fn(a, y).sum())(x),
+    "forward AD": _on_duals,
+    "make_fx": lambda fn, x, y: make_fx(fn)(x, y)(x, y),
+    "torch.fx": lambda fn, x, y: torch.fx.symbolic_trace(_Calling(fn))(x, y),
+    "torch.export": lambda fn, x, y: torch.export.export(_Calling(fn), (x, y)).module()(x, y),
+    "torch.jit.trace": lambda fn, x, y: torch.jit.trace(fn, (x, y))(x, y),
+}
+
+
+@pytest.mark.parametrize("way", INSIDE)
+@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+def test_a_jitted_function_is_inlined(way: str) -> None:
+    jitted = tm.jit(_wave)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    expected = INSIDE[way](_wave, x, y)
+    for _ in range(2):
+        torch.testing.assert_close(INSIDE[way](jitted, x, y), expected)
+    torch.testing.assert_close(jitted(x, y), _wave(x, y))
+
+
+def test_forward_ad_is_refused_where_gradients_are_recorded() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    with pytest.raises(tm.UnsupportedError, match="forward-mode AD reached a jitted function"):
+        _on_duals(tm.jit(_wave), x, torch.ones(3, 4))
