@@ -22,10 +22,15 @@ ASKED = frozenset(
         _aten._log_softmax_backward_data.default,
         _aten._native_batch_norm_legit.default,
         _aten._native_batch_norm_legit.no_stats,
+        _aten._prelu_kernel_backward.default,
         _aten.channel_shuffle.default,
         _aten.copysign.Tensor,
         _aten.div.Tensor_mode,
+        _aten.elu_backward.default,
         _aten.floor_divide.default,
+        _aten.hardsigmoid_backward.default,
+        _aten.hardswish_backward.default,
+        _aten.hardtanh_backward.default,
         _aten.heaviside.default,
         _aten.huber_loss_backward.default,
         _aten.ldexp.Tensor,
@@ -35,6 +40,7 @@ ASKED = frozenset(
         _aten.logical_and.default,
         _aten.logical_or.default,
         _aten.logical_xor.default,
+        _aten.logit_backward.default,
         _aten.max_unpool2d.default,
         _aten.mse_loss_backward.default,
         _aten.native_batch_norm.default,
@@ -48,11 +54,13 @@ ASKED = frozenset(
         _aten.replication_pad3d.default,
         _aten.replication_pad3d_backward.default,
         _aten.smooth_l1_loss_backward.default,
+        _aten.soft_margin_loss_backward.default,
+        _aten.softplus_backward.default,
         _aten.special_xlog1py.default,
         _aten.xlogy.Tensor,
     )
 )
-"""Found by comparing both over the operator database: tests/compiler/test_layouts.py."""
+"""Found by comparing both, over the operator database and over operands of unlike layouts: tests/compiler/test_layouts.py."""
 
 
 class Fakes(internals.FakeTensorMode):

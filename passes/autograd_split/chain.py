@@ -75,6 +75,8 @@ class Derivation:
                     continue
                 self._sizes.line = bsym
                 cotangents = {out: arrived.pop(out) for out in outs}
+                if not _leads_on(bsym):
+                    continue
                 gradients = self._differentiate(bsym, cotangents, arrived, lines)
                 for tensor, gradient in gradients.items():
                     known = arrived.get(tensor)
@@ -209,6 +211,11 @@ def _made(bsym: BoundSymbol) -> list[TensorProxy]:
         for out in dict.fromkeys(bsym.outputs)
         if isinstance(out, TensorProxy) and out not in given and (out.requires_grad or own)
     ]
+
+
+def _leads_on(bsym: BoundSymbol) -> bool:
+    """Whether gradients flow through a line: one that reads a leaf of the program's own alone is where they end."""
+    return any(getattr(proxy, "requires_grad", False) for proxy in bsym.inputs)
 
 
 def _refuse_writes(bsym: BoundSymbol) -> None:

@@ -33,6 +33,7 @@ from tracemill.passes.interpretation.leaks import refuse_leaks
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.observe import observe, state_lines
 from tracemill.passes.interpretation.outputs import Output
+from tracemill.passes.interpretation.own_leaves import refuse_outside
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
 from tracemill.passes.interpretation.symbolic_interpreter import SymbolicInterpreter
@@ -99,6 +100,7 @@ class Acquire(ProgramPass):
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
             arguments += [proxy for proxy in epilogue.args if proxy not in {*made, *arguments}]
             result = (output.value, tuple(epilogue.args))
+        refuse_outside(interpreter.bound_symbols, arguments, result)
         notes = (output.note,) if output.note else ()
         computation = Trace(
             "computation", arguments, interpreter.bound_symbols, result, notes=notes

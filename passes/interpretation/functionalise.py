@@ -61,10 +61,10 @@ class Functionalise(ProgramPass):
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program without writes to inputs or to what autograd sees; one that writes to nothing stays as it is."""
         written = written_storages(program.computation)
-        if not written:
+        lines = program.computation.bound_symbols
+        if not written and all(bsym.sym is not prims.SAME for bsym in lines):
             return program
         names = context.names(*program.traces().values())
-        lines = program.computation.bound_symbols
         grad = any(bsym.grad_enabled for bsym in lines)
         memory = Memory(lambda: names.fresh("v"), context.sizes, grad=grad)
         replay = Replay(program.computation, written, Overwrites(memory, context.unseen))

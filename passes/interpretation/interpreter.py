@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.dispatch_keys import above_autograd
@@ -146,6 +147,16 @@ class Interpreter(TorchFunctionMode):
             made = TracedTensor(other)
             made._is_param = stand_in._is_param
             torch.utils.swap_tensors(stand_in, made)
+
+    def require_grad(self, proxy: TensorProxy) -> None:
+        """Makes a tensor that requires no grad a leaf that does."""
+        meta = proxy.meta.replace(requires_grad=True, is_leaf=True)
+        made = proxy.changed(self.fresh_name(), meta=meta)
+        self.emit(prims.SAME, (proxy,), {}, made)
+        stand_in = self._stand_ins[made] = self._stand_ins.pop(proxy)
+        stand_in.proxy = made
+        with internals.DisableTorchFunction():
+            stand_in.requires_grad_()
 
     def current(self, storage: Storage) -> list[TensorProxy]:
         """The proxies of the stand-ins that lie in a storage."""

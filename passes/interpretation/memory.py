@@ -91,6 +91,7 @@ class Memory:
         self._tensors: dict[TensorProxy, torch.Tensor] = {}
         self._base_of: dict[TensorProxy, Base] = {}
         self._constants: dict[int, torch.Tensor] = {}
+        self._own_leaves: set[TensorProxy] = set()
         self._detached: dict[tuple[TensorProxy, TensorProxy], TensorProxy] = {}
 
     # What is in here
@@ -110,7 +111,9 @@ class Memory:
         self._put(proxy, tensor, base)
 
     def alias(self, proxy: TensorProxy, other: TensorProxy) -> None:
-        """Takes in a value that is another one, known under new metadata."""
+        """Takes in a value that is another one, known under new metadata: where gradients end, if that is a leaf's."""
+        if proxy.meta.is_leaf:
+            self._own_leaves.add(proxy)
         self._put(proxy, self._tensors[other], self._base_of[other])
 
     def add_part(self, proxy: TensorProxy, whole: TensorProxy, offset: int) -> None:
@@ -153,11 +156,13 @@ class Memory:
         return self._as_recorded(proxy, self._proxies[id(fake)])
 
     def _as_recorded(self, proxy: TensorProxy, value: TensorProxy) -> TensorProxy:
-        if not self.grad or value.requires_grad == proxy.requires_grad:
+        requires_grad = proxy.requires_grad and proxy not in self._own_leaves
+        if not self.grad or value.requires_grad == requires_grad:
             return value
-        if proxy.requires_grad:
+        if requires_grad:
             raise MutationError(
-                f"{proxy.name} was written to in a way that hides it from autograd{self.at()}; use the functional form"
+                f'a "{proxy.type_string}" is read that was written to in a way that hides it from autograd{self.at()}; '
+                "use the functional form of the write"
             )
         known = self._detached.get((proxy, value))
         if known is None:

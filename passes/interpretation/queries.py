@@ -20,6 +20,11 @@ class Recording(Protocol):
         ...
 
     unseen: set[Any]
+    lifted: dict[int, tuple[Any, torch.Tensor]]
+
+    def require_grad(self, proxy: Any) -> None:
+        """Makes a tensor that requires no grad a leaf that does."""
+        ...
 
     def record(self, fn: Any, args: Any, kwargs: Any) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
@@ -153,12 +158,24 @@ def _no_grad_fn(proxy: Any) -> None:
 
 
 def _switch_grad(recording: Recording, tensor: Any, requires_grad: Any = True) -> Any:
-    if bool(requires_grad) != recording.lift(tensor).proxy.requires_grad:
+    """A tensor that the program made may become a leaf, to which gradients flow and go no further."""
+    proxy = recording.lift(tensor).proxy
+    if bool(requires_grad) == proxy.requires_grad:
+        return tensor
+    if not requires_grad or any(proxy is given for given, _ in recording.lifted.values()):
         raise UnsupportedError(
             f"requires_grad of a tensor is changed{recording.at()}; change it before the jitted function is called, or "
             "use detach() for a tensor that does not require grad"
         )
+    if not (proxy.dtype.is_floating_point or proxy.dtype.is_complex):
+        raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+    recording.require_grad(proxy)
     return tensor
+
+
+def _set_grad(recording: Recording, tensor: Any, requires_grad: Any) -> None:
+    """`tensor.requires_grad = ...`: PyTorch would never let go of what a setter returns."""
+    _switch_grad(recording, tensor, requires_grad)
 
 
 def _data(recording: Recording, tensor: Any) -> Any:
@@ -180,7 +197,7 @@ def _copied(recording: Recording, tensor: Any, memo: dict[int, Any]) -> Any:
 
 HANDLED: dict[Any, Any] = {
     T.requires_grad_: _switch_grad,
-    T.requires_grad.__set__: _switch_grad,
+    T.requires_grad.__set__: _set_grad,
     T.__deepcopy__: _copied,
     T.data.__get__: _data,
 }

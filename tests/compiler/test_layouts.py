@@ -116,5 +116,40 @@ def test_batch_norm_between_transposes() -> None:
     assert torch.equal(*gradients)
 
 
+ORDERS = ((0, 1, 2), (0, 2, 1), (2, 0, 1))
+"""Orders in memory of the dimensions of an operand."""
+
+
+def _two_operands() -> Iterator[Any]:
+    """Operations of autograd, element by element, that take a gradient and one more tensor."""
+    for name in torch.ops.aten:
+        operation = getattr(getattr(torch.ops.aten, name), "default", None)
+        if name.endswith("_backward") and torch.Tag.pointwise in getattr(operation, "tags", ()):
+            yield operation
+
+
+def test_operands_of_unlike_layouts() -> None:
+    given = [torch.rand(2, 3, 4).mul_(0.5).add_(0.25)] * 2
+    with Compared() as compared:
+        for operation in _two_operands():
+            kinds = [str(argument.type) for argument in operation._schema.arguments]
+            numbers = [1 if kind != "bool" else False for kind in kinds if kind != "Tensor"]
+            if kinds.count("Tensor") != 2 or len(numbers) + 2 != len(kinds):
+                continue
+            for order, other in ((o, p) for o in ORDERS for p in ORDERS):
+                pair = [
+                    tensor.permute(way).contiguous().permute([way.index(dim) for dim in range(3)])
+                    for tensor, way in zip(given, (order, other), strict=True)
+                ]
+                operands = iter(pair)
+                rest = iter(numbers)
+                args = [next(operands if kind == "Tensor" else rest) for kind in kinds]
+                try:
+                    operation(*args)
+                except (RuntimeError, TypeError):  # other types than these
+                    break
+    assert not compared.different
+
+
 def test_what_is_asked_is_not_random() -> None:
     assert not [operation for operation in ASKED if RANDOM in operation.tags]

@@ -85,7 +85,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "a view's base": lambda x: x._base,
     "Tensor.apply_": lambda x: x.apply_(abs),
     "grad_fn": lambda x: (x * WEIGHT).grad_fn,
-    "requires_grad": lambda x: (x * 2).requires_grad_(),
+    "requires_grad": lambda x: x.requires_grad_(),
 }
 
 
