@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import optree
 import pytest
@@ -218,10 +218,10 @@ INSIDE: dict[str, Callable[..., Any]] = {
     "jacrev": lambda fn, x, y: jacrev(fn)(x, y),
     "hessian": lambda fn, x, y: hessian(lambda a: fn(a, y).sum())(x),
     "forward AD": _on_duals,
-    "make_fx": lambda fn, x, y: make_fx(fn)(x, y)(x, y),
+    "make_fx": lambda fn, x, y: cast("Any", make_fx(fn)(x, y))(x, y),
     "torch.fx": lambda fn, x, y: torch.fx.symbolic_trace(_Calling(fn))(x, y),
     "torch.export": lambda fn, x, y: torch.export.export(_Calling(fn), (x, y)).module()(x, y),
-    "torch.jit.trace": lambda fn, x, y: torch.jit.trace(fn, (x, y))(x, y),
+    "torch.jit.trace": lambda fn, x, y: cast("Any", torch.jit.trace(fn, (x, y)))(x, y),
 }
 
 
