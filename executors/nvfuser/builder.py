@@ -9,7 +9,13 @@ from typing import Any
 import torch
 
 from tracemill.compiler.torch_internals import OpOverload
-from tracemill.executors.nvfuser.library import DATA_TYPES, computed_dtype, data_type, library
+from tracemill.executors.nvfuser.library import (
+    DATA_TYPES,
+    HALF_TYPES,
+    computed_dtype,
+    data_type,
+    library,
+)
 from tracemill.executors.nvfuser.registry import TRANSLATIONS, Untranslatable
 from tracemill.executors.nvfuser.values import Value
 
@@ -44,6 +50,7 @@ class Builder:
         self._options = options
         self._values: dict[Node, Any] = {}
         self._random_state: tuple[Any, Any] | None = None
+        self._reduced: dict[int, tuple[Any, str]] = {}
 
     # Nodes
 
@@ -161,16 +168,23 @@ class Builder:
 
     def full(self, shape: Sequence[Any], number: Any, dtype: torch.dtype) -> Any:
         """A TensorView filled with a number."""
-        number = self.operand(number, dtype)
-        made = self.ops.full(list(shape), number, dtype=data_type(computed_dtype(dtype)))
-        return made
+        number = self.operand(rounded(number, dtype), dtype)
+        return self.ops.full(list(shape), number, dtype=data_type(computed_dtype(dtype)))
 
     def iota(self, length: Any, start: Any = 0, step: Any = 1) -> Any:
         """A TensorView of Ints: start, start + step, ..."""
         return self.ops.iota(length, start, step, dtype=data_type(torch.int64))
 
+    def to_reduce(self, view: Any, name: str) -> Any:
+        """A TensorView, or a copy of it where it is reduced by another operation already.
+
+        nvFuser fills up the registers of what it reduces, with zeros for a sum and ones for a product, and refuses both.
+        """
+        _, known = self._reduced.setdefault(id(view), (view, name))
+        return view if known == name else self.ops.set(view)
+
     def random_state(self) -> tuple[Any, Any]:
-        """Seed and offset, inputs of the definition, for one more draw of random numbers."""
+        """Seed and offset, inputs of the definition, for one more draw of random numbers: the first, the next, ..."""
         if self._random_state is None:
             number = library().DataType.Int
             self._random_state = (
@@ -181,11 +195,14 @@ class Builder:
         self.draws += 1
         if self.draws == 1:
             return seed, offset
-        return seed, self.ops.add(offset, OFFSETS_PER_DRAW * (self.draws - 1))
+        return seed, self.ops.add(offset, self.draws - 1)
 
 
-OFFSETS_PER_DRAW = 4
-"""By how much a draw of random numbers advances the generator: PyTorch counts in fours."""
+def rounded(operand: Any, dtype: torch.dtype) -> Any:
+    """An operand; a number is rounded to a half type, as PyTorch does where it makes it an element of a tensor."""
+    if dtype in HALF_TYPES and isinstance(operand, (bool, int, float)):
+        return torch.tensor(operand, dtype=dtype).item()
+    return operand
 
 
 def checked_dtype(meta: torch.Tensor) -> torch.dtype:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tracemill.executors.nvfuser.builder import OFFSETS_PER_DRAW, Builder
+from tracemill.executors.nvfuser.builder import Builder
 from tracemill.executors.nvfuser.layout import Layout, is_dense, memory_order
 from tracemill.executors.nvfuser.library import library
 from tracemill.executors.nvfuser.registry import Untranslatable
@@ -41,7 +41,7 @@ class Definition:
         """Runs the program on inputs that lie on `device`; the first time it is compiled."""
         given = list(inputs)
         if self.draws:
-            given += advanced(device, OFFSETS_PER_DRAW * self.draws)
+            given += random_state(torch.cuda.default_generators[device.index], self.draws)
         return self.program.execute(given, device=device)
 
     def __str__(self) -> str:
@@ -135,9 +135,19 @@ def _flat(outputs: Any) -> list[torch.fx.Node]:
     return [outputs] if isinstance(outputs, torch.fx.Node) else list(outputs)
 
 
-def advanced(device: torch.device, by: int) -> tuple[int, int]:
-    """Seed and offset of a device's generator, which is advanced past what will be drawn."""
-    generator = torch.cuda.default_generators[device.index]
+NUMBERS_PER_OFFSET = 4
+"""How many numbers one call of the Philox generator makes.
+
+nvFuser's offset counts the calls, and each draw makes one for every four elements; PyTorch's offset counts the numbers.
+"""
+
+
+def random_state(generator: torch.Generator, draws: int) -> tuple[int, int]:
+    """Seed and offset, as nvFuser counts, of a generator of CUDA's, which is advanced past this many draws."""
     offset = generator.get_offset()
-    generator.set_offset(offset + by)
-    return generator.initial_seed(), offset
+    generator.set_offset(offset + NUMBERS_PER_OFFSET * draws)
+    seed = generator.initial_seed()
+    signed = (
+        seed - 2**64 if seed >= 2**63 else seed
+    )  # nvFuser's Int has a sign; the bits are what counts
+    return signed, offset // NUMBERS_PER_OFFSET

@@ -9,7 +9,7 @@ import torch
 
 from tracemill.executors.nvfuser.builder import Builder
 from tracemill.executors.nvfuser.library import computed_dtype, data_type
-from tracemill.executors.nvfuser.registry import translates
+from tracemill.executors.nvfuser.registry import Untranslatable, translates
 from tracemill.executors.nvfuser.values import Value
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -86,17 +86,23 @@ def arange(builder: Builder, start: Any, end: Any, step: Any, *_: Any) -> Any:
     dtype, ops = builder.result.dtype, builder.ops
     length: Any = builder.result.shape[0]
     if not isinstance(length, int):
-        length = ops.sub(end, start) if step == 1 else _steps(builder, start, end, step)
+        length = _steps(builder, start, end, step)
     if not dtype.is_floating_point:
-        return builder.iota(length, start, step)
+        return builder.iota(length, *(builder.operand(number, dtype) for number in (start, step)))
     positions = ops.cast(builder.iota(length), dtype=data_type(computed_dtype(dtype)))
     scaled = ops.mul(positions, builder.operand(step, dtype))
     return ops.add(scaled, builder.operand(start, dtype))
 
 
-def _steps(builder: Builder, start: Any, end: Any, step: int) -> Any:
+def _steps(builder: Builder, start: Any, end: Any, step: Any) -> Any:
+    """How many steps it is from one size to another, the last one not always whole."""
+    if not isinstance(step, int) or any(isinstance(number, float) for number in (start, end)):
+        raise Untranslatable("a range of a symbolic size by other than whole numbers")
     ops = builder.ops
-    return ops.div(ops.add(ops.sub(end, start), step - 1), step)
+    way = ops.sub(end, start)
+    if step == 1:
+        return way
+    return ops.div(ops.add(way, step - (1 if step > 0 else -1)), step)
 
 
 @translates(prims.iota.default)
@@ -121,28 +127,16 @@ def _drawn(builder: Builder, distribution: str, sizes: Sequence[Any], dtype: tor
     )
 
 
-@translates(aten.rand.default)
-def rand(builder: Builder, sizes: Sequence[Any], *_: Any) -> Any:
-    """Uniform numbers from zero to one."""
-    return _drawn(builder, "uniform", sizes, builder.result.dtype)
+def _draw(distribution: str) -> Any:
+    def write(builder: Builder, shaped: Value | Sequence[Any], *_: Any) -> Any:
+        sizes = builder.sizes(shaped) if isinstance(shaped, Value) else shaped
+        return _drawn(builder, distribution, sizes, builder.result.dtype)
+
+    return write
 
 
-@translates(aten.rand_like.default)
-def rand_like(builder: Builder, value: Value, *_: Any) -> Any:
-    """Uniform numbers from zero to one, in the shape of another tensor."""
-    return _drawn(builder, "uniform", builder.sizes(value), builder.result.dtype)
-
-
-@translates(aten.randn.default)
-def randn(builder: Builder, sizes: Sequence[Any], *_: Any) -> Any:
-    """Normal numbers."""
-    return _drawn(builder, "normal", sizes, builder.result.dtype)
-
-
-@translates(aten.randn_like.default)
-def randn_like(builder: Builder, value: Value, *_: Any) -> Any:
-    """Normal numbers in the shape of another tensor."""
-    return _drawn(builder, "normal", builder.sizes(value), builder.result.dtype)
+translates(aten.rand.default, aten.rand_like.default)(_draw("uniform"))
+translates(aten.randn.default, aten.randn_like.default)(_draw("normal"))
 
 
 @translates(aten.bernoulli.p)
@@ -166,5 +160,5 @@ def native_dropout(
     kept = ops.lt(
         _drawn(builder, "uniform", builder.sizes(value), torch.float32), 1.0 - probability
     )
-    zeroed = ops.where(kept, value.computed, builder.operand(0, dtype))
+    zeroed = ops.mul(value.computed, ops.cast(kept, dtype=data_type(computed_dtype(dtype))))
     return ops.mul(zeroed, 1.0 / (1.0 - probability)), kept

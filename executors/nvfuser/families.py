@@ -2,6 +2,7 @@
 
 from tracemill.executors.nvfuser import (
     attention,
+    bits,
     factories,
     indexing,
     pointwise,
@@ -14,6 +15,7 @@ from tracemill.executors.nvfuser.registry import TRANSLATIONS
 __all__ = [
     "TRANSLATIONS",
     "attention",
+    "bits",
     "factories",
     "indexing",
     "pointwise",

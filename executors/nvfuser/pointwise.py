@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from tracemill.executors.nvfuser.builder import Builder
+from tracemill.executors.nvfuser.builder import Builder, rounded
 from tracemill.executors.nvfuser.library import HALF_TYPES
 from tracemill.executors.nvfuser.registry import Untranslatable, translates
 from tracemill.executors.nvfuser.values import Value
@@ -16,7 +17,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 # Functions of one tensor, of the same name for both; a tensor of integers gives floats where the result has them.
 _FUNCTIONS = (
     "abs acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp exp2 expm1 lgamma log log10 log1p log2 neg "
-    "reciprocal relu rsqrt sigmoid sign silu sin sinh sqrt tan tanh"
+    "reciprocal rsqrt sigmoid sign silu sin sinh sqrt tan tanh"
 )
 _ROUNDINGS = "ceil floor round trunc frac"
 _TESTS = "isinf isnan isposinf isneginf signbit"
@@ -46,6 +47,18 @@ def _test(name: str) -> Any:
 
 for _name in _FUNCTIONS.split():
     translates(getattr(aten, _name).default)(_function(_name))
+
+
+@translates(aten.relu.default)
+def relu(builder: Builder, value: Value) -> Any:
+    """The value, or zero where it is below; of integers, for which nvFuser's own goes through floats, the greater one."""
+    dtype = builder.result.dtype
+    operand = builder.operand(value, dtype)
+    if dtype.is_floating_point:
+        return builder.ops.relu(operand)
+    return builder.ops.maximum(operand, builder.operand(0, dtype))
+
+
 for _name in _ROUNDINGS.split():
     translates(getattr(aten, _name).default)(_function(_name, integers=False))
 for _name in _TESTS.split():
@@ -202,6 +215,7 @@ def pow_tensors(builder: Builder, base: Any, exponent: Any) -> Any:
 def _comparison(name: str) -> Any:
     def write(builder: Builder, left: Any, right: Any) -> Any:
         dtype = compared_dtype(left, right)
+        left, right = (rounded(operand, dtype) for operand in (left, right))
         dtype = torch.int64 if dtype == torch.bool else dtype
         return getattr(builder.ops, name)(
             builder.operand(left, dtype), builder.operand(right, dtype)
@@ -229,7 +243,8 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     translates(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_comparison(_name))
 
 
-def _truth(builder: Builder, value: Value) -> Any:
+def truth(builder: Builder, value: Value) -> Any:
+    """Which elements are not zero."""
     if value.dtype == torch.bool:
         return value.exact
     return builder.ops.ne(value.computed, builder.operand(0, value.dtype))
@@ -238,50 +253,25 @@ def _truth(builder: Builder, value: Value) -> Any:
 @translates(aten.logical_not.default)
 def logical_not(builder: Builder, value: Value) -> Any:
     """not value."""
-    return builder.ops.logical_not(_truth(builder, value))
+    return builder.ops.logical_not(truth(builder, value))
 
 
 @translates(aten.logical_and.default)
 def logical_and(builder: Builder, left: Value, right: Value) -> Any:
     """left and right."""
-    return builder.ops.logical_and(_truth(builder, left), _truth(builder, right))
+    return builder.ops.logical_and(truth(builder, left), truth(builder, right))
 
 
 @translates(aten.logical_or.default)
 def logical_or(builder: Builder, left: Value, right: Value) -> Any:
     """left or right."""
-    return builder.ops.logical_or(_truth(builder, left), _truth(builder, right))
+    return builder.ops.logical_or(truth(builder, left), truth(builder, right))
 
 
 @translates(aten.logical_xor.default)
 def logical_xor(builder: Builder, left: Value, right: Value) -> Any:
     """One of the two, and not both."""
-    return builder.ops.bitwise_xor(_truth(builder, left), _truth(builder, right))
-
-
-@translates(aten.bitwise_not.default)
-def bitwise_not(builder: Builder, value: Value) -> Any:
-    """~value."""
-    name = "logical_not" if value.dtype == torch.bool else "bitwise_not"
-    return getattr(builder.ops, name)(value.exact)
-
-
-def _bitwise(name: str) -> Any:
-    def write(builder: Builder, left: Any, right: Any) -> Any:
-        dtype = builder.result.dtype
-        return getattr(builder.ops, name)(
-            builder.operand(left, dtype), builder.operand(right, dtype)
-        )
-
-    return write
-
-
-translates(aten.__lshift__.Tensor, aten.__lshift__.Scalar)(_bitwise("bitwise_left_shift"))
-translates(aten.__rshift__.Tensor, aten.__rshift__.Scalar)(_bitwise("bitwise_right_shift"))
-for _name in ("and", "or", "xor", "left_shift", "right_shift"):
-    _packet = getattr(aten, f"bitwise_{_name}")
-    _scalar = _packet.Scalar if "Scalar" in _packet.overloads() else _packet.Tensor_Scalar
-    translates(_packet.Tensor, _scalar)(_bitwise(f"bitwise_{_name}"))
+    return builder.ops.bitwise_xor(truth(builder, left), truth(builder, right))
 
 
 # Choices
@@ -292,7 +282,7 @@ def where(builder: Builder, condition: Value, left: Value, right: Value) -> Any:
     """left where the condition holds, right elsewhere."""
     dtype = builder.result.dtype
     return builder.ops.where(
-        _truth(builder, condition), builder.operand(left, dtype), builder.operand(right, dtype)
+        truth(builder, condition), builder.operand(left, dtype), builder.operand(right, dtype)
     )
 
 
@@ -301,10 +291,16 @@ def clamp(builder: Builder, value: Value, low: Any, high: Any) -> Any:
     """The value, brought between two bounds, of which one may be None."""
     dtype = builder.result.dtype
     made = builder.operand(value, dtype)
-    for bound, name in ((low, "maximum"), (high, "minimum")):
-        if bound is not None:
+    bounds = [(low, "maximum"), (high, "minimum")]
+    bounds = [(bound, name) for bound, name in bounds if bound is not None]
+    for bound, name in bounds:
+        if len(bounds) > 1 or not _is_nan(bound):  # as a single bound, PyTorch passes over it
             made = getattr(builder.ops, name)(made, builder.operand(bound, dtype))
     return made
+
+
+def _is_nan(number: Any) -> bool:
+    return isinstance(number, float) and math.isnan(number)
 
 
 @translates(aten.clamp_min.default, aten.clamp_min.Tensor)
@@ -347,7 +343,7 @@ def convert_element_type(builder: Builder, value: Value, dtype: torch.dtype) -> 
     """A cast that a decomposition makes: a half type stays as it is computed with."""
     if value.dtype == dtype:
         return value
-    return _truth(builder, value) if dtype == torch.bool else builder.operand(value, dtype)
+    return truth(builder, value) if dtype == torch.bool else builder.operand(value, dtype)
 
 
 @translates(

@@ -9,6 +9,7 @@ import torch
 
 from tracemill.executors.nvfuser.builder import Builder
 from tracemill.executors.nvfuser.library import data_type
+from tracemill.executors.nvfuser.pointwise import truth
 from tracemill.executors.nvfuser.registry import Untranslatable, translates
 from tracemill.executors.nvfuser.values import Value
 
@@ -38,6 +39,7 @@ def _reduced(
 ) -> Any:
     if not dims:  # of a single number
         return operand
+    operand = builder.to_reduce(operand, name)
     return getattr(builder.ops, name)(operand, list(dims), keepdim=keepdim, **kwargs)
 
 
@@ -103,29 +105,29 @@ translates(aten.amax.default, aten.max.default)(_extreme("max"))
 translates(aten.amin.default, aten.min.default)(_extreme("min"))
 
 
-# A statement about all, or any, elements: how many fail, or hold.
+# A statement about all, or any, elements: how many fail, or hold. Where dimensions are named and they are none, each
+# element is by itself.
 
 
 @translates(aten.any.default, aten.any.dim, aten.any.dims)
 def any_true(builder: Builder, value: Value, dims: Any = None, keepdim: bool = False) -> Any:
     """Whether any element is true."""
-    return builder.ops.gt(_number_of(builder, value, True, dims, keepdim), 0)
+    true = truth(builder, value)
+    return true if dims == [] else builder.ops.gt(_number(builder, true, value, dims, keepdim), 0)
 
 
 @translates(aten.all.default, aten.all.dim, aten.all.dims)
 def all_true(builder: Builder, value: Value, dims: Any = None, keepdim: bool = False) -> Any:
     """Whether all elements are true."""
-    return builder.ops.eq(_number_of(builder, value, False, dims, keepdim), 0)
+    true = truth(builder, value)
+    if dims == []:
+        return true
+    false = builder.ops.logical_not(true)
+    return builder.ops.eq(_number(builder, false, value, dims, keepdim), 0)
 
 
-def _number_of(builder: Builder, value: Value, truth: bool, dims: Any, keepdim: bool) -> Any:
-    zero = builder.operand(0, value.dtype)
-    compare = builder.ops.ne if truth else builder.ops.eq
-    if value.dtype == torch.bool:
-        holds = value.exact if truth else builder.ops.logical_not(value.exact)
-    else:
-        holds = compare(value.computed, zero)
-    ones = builder.ops.cast(holds, dtype=data_type(torch.int64))
+def _number(builder: Builder, truths: Any, value: Value, dims: Any, keepdim: bool) -> Any:
+    ones = builder.ops.cast(truths, dtype=data_type(torch.int64))
     return _reduced(builder, "sum", ones, dimensions(value, dims), keepdim)
 
 
@@ -137,7 +139,10 @@ def var_mean(
     dims, correction = dimensions(value, dims), 1 if correction is None else correction
     if not dims:
         raise Untranslatable("the variance of a single number")
-    variance, mean = builder.ops.var_mean(value.computed, dims, int(correction), keepdim)
+    if correction != int(correction):
+        raise Untranslatable("a variance with a broken correction")
+    operand = builder.to_reduce(value.computed, "sum")
+    variance, mean = builder.ops.var_mean(operand, dims, int(correction), keepdim)
     return variance, mean
 
 
@@ -148,11 +153,13 @@ def var(builder: Builder, value: Value, dims: Any, correction: Any, keepdim: boo
 
 
 def _scan(name: str) -> Any:
+    """Kept apart from what is before and after: nvFuser does not compile every kernel that scans and does more."""
+
     def write(builder: Builder, value: Value, dim: int, dtype: Any) -> Any:
-        operand = builder.operand(value, builder.result.dtype)
+        ops, operand = builder.ops, builder.operand(value, builder.result.dtype)
         if not value.ndim:
             return operand
-        return getattr(builder.ops, name)(operand, dim % value.ndim)
+        return ops.segment_set(getattr(ops, name)(ops.segment_set(operand), dim % value.ndim))
 
     return write
 

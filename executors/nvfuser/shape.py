@@ -108,8 +108,7 @@ def cut(builder: Builder, value: Value, dim: int, start: Any, end: Any) -> Any:
     """The elements from `start` to `end`, both within the size, of a dimension counted from zero."""
     if isinstance(start, int) and isinstance(end, int) and end - start == 1:
         # Sizes of one must be nvFuser's broadcast dimensions; those of its slices are not.
-        chosen = builder.ops.select(value.any, builder.scalar(start), dim)
-        return builder.ops.broadcast(chosen, _marked(value.ndim, [dim]))
+        return _position(builder, value.any, value.ndim, dim, start)
     sizes = builder.sizes(value)
     starts: list[Any] = [0] * value.ndim
     ends = list(sizes)
@@ -210,10 +209,33 @@ def cat(builder: Builder, values: Sequence[Value], dim: int) -> Any:
 @translates(aten.constant_pad_nd.default)
 def pad(builder: Builder, value: Value, widths: Sequence[Any], number: Any) -> Any:
     """Elements of one value before and after; negative widths cut."""
-    if not any(isinstance(width, int) and width == 0 for width in widths) or any(widths):
-        number = builder.operand(number, value.dtype)
-        return builder.ops.pad(_movable(value), list(widths), number)
-    return value
+    view, widths = _movable(value), list(widths)
+    for position in range(0, len(widths), 2):
+        dim = value.ndim - 1 - position // 2
+        if widths[position : position + 2] != [0, 0] and _is_one(builder.result.shape[dim]):
+            view = _one_left(builder, value, view, dim, widths[position : position + 2])
+            widths[position : position + 2] = [0, 0]
+    if all(isinstance(width, int) and width == 0 for width in widths):
+        return view
+    return builder.ops.pad(view, widths, builder.operand(number, value.dtype))
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _one_left(builder: Builder, value: Value, view: Any, dim: int, widths: Sequence[Any]) -> Any:
+    """What is cut down to one position, as a broadcast dimension of nvFuser's, which those of its pads are not."""
+    before, after = widths
+    if not (isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0):
+        raise Untranslatable("padding to a size of one")
+    return _position(builder, view, value.ndim, dim, -before)
+
+
+def _position(builder: Builder, view: Any, ndim: int, dim: int, index: int) -> Any:
+    """One position of a dimension, which stays as a broadcast dimension of nvFuser's."""
+    chosen = builder.ops.select(view, builder.scalar(index), dim)
+    return builder.ops.broadcast(chosen, _marked(ndim, [dim]))
 
 
 def _movable(value: Value) -> Any:

@@ -46,28 +46,52 @@ def obstacle() -> str:
     return "" if headers() else "needs the headers of CUDA 13: pip install nvidia-cuda-crt==13.0.*"
 
 
+def built(source: Path, library: Path, *arguments: str) -> Path:
+    """A shared library of a C++ source, with CUDA's headers."""
+    command = ["g++", "-O0", "-shared", "-fPIC", "-std=c++17", str(source), "-o", str(library)]
+    subprocess.run([*command, *(f"-I{folder}" for folder in headers()[:1]), *arguments], check=True)
+    return library
+
+
 class Compiler:
-    """The process."""
+    """The process.
+
+    dump: what nvFuser is to write of what it compiles, by its own names.
+    """
+
+    def __init__(self, dump: str = "") -> None:
+        self._dump = dump
 
     @cached_property
     def _process(self) -> subprocess.Popen[str]:
         folder = self._folder = tempfile.TemporaryDirectory()
-        library = Path(folder.name) / "libfakecuda.so"
         torch_folder = Path(torch.__file__).parent
-        includes = [
-            *headers()[:1],
-            torch_folder / "include",
-            torch_folder / "include/torch/csrc/api/include",
-        ]
-        command = ["g++", "-O0", "-shared", "-fPIC", "-std=c++17", str(SOURCE), "-o", str(library)]
-        command += [f"-I{include}" for include in includes]
-        subprocess.run([*command, f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu"], check=True)
-        return subprocess.Popen(
-            [sys.executable, __file__, str(library)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        includes = [torch_folder / "include", torch_folder / "include/torch/csrc/api/include"]
+        library = built(
+            SOURCE,
+            Path(folder.name) / "libfakecuda.so",
+            *(f"-I{include}" for include in includes),
+            f"-L{torch_folder / 'lib'}",
+            "-lc10",
+            "-ltorch_cpu",
         )
+        with self._written.open("w") as written:
+            return subprocess.Popen(
+                [sys.executable, __file__, str(library)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=written if self._dump else None,
+                text=True,
+                env={**os.environ, "NVFUSER_DUMP": self._dump} if self._dump else None,
+            )
+
+    @property
+    def _written(self) -> Path:
+        return Path(self._folder.name) / "dump"
+
+    def dumped(self) -> str:
+        """What was written since the process started."""
+        return self._written.read_text()
 
     def fault(self, definition: str, inputs: Sequence[Any]) -> str:
         """What goes wrong when a printed definition is compiled for inputs like these; empty when nothing does."""

@@ -1,18 +1,21 @@
 """Definitions run by PyTorch on the CPU: the Python that nvFuser prints of them, on operations of the same meaning.
 
 What is computed is what nvFuser computes, dtypes included: arithmetic on half types gives float32, an operation of
-integers with a Python float float64. Constants are printed with six digits, and random numbers are others.
+integers with a Python float float64. Constants are printed with six digits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from tests.nvfuser import flash, philox
 
 TYPES = SimpleNamespace(
     Double=torch.float64,
@@ -107,7 +110,7 @@ _TO_FLOATS = (
     "rsqrt sigmoid sin sinh sqrt tan tanh"
 )
 _AS_THEY_ARE = "abs neg sign"
-_NOT_OF_HALF = "ceil floor round trunc frac relu isfinite isinf isnan isneginf isposinf signbit"
+_NOT_OF_HALF = "ceil floor round trunc frac isfinite isinf isnan isneginf isposinf signbit"
 _LOGIC = "logical_not bitwise_not"
 
 
@@ -126,6 +129,7 @@ _UNARY = {
     **_each(_NOT_OF_HALF, refused_of_half),
     **_each(_LOGIC, lambda value: value),
     "silu": lambda value: F.silu(refused_of_half(value)),
+    "relu": lambda value: torch.relu(refused_of_half(floating(value))).to(value.dtype),
 }
 
 
@@ -178,6 +182,29 @@ def _dims(tensor: Tensor, dims: Any) -> list[int]:
     return [dims] if isinstance(dims, int) else list(dims)
 
 
+def _product(value: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    for dim in sorted((dim % value.dim() for dim in dims), reverse=True):
+        value = value.prod(dim, keepdim=keepdim)
+    return value
+
+
+_REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.sum,
+    "prod": _product,
+    "max": torch.amax,
+    "min": torch.amin,
+}
+
+
+def _reduced(
+    name: str, value: Tensor, dims: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
+    value = value if name == "max" else refused_of_half(value)
+    return _REDUCTIONS[name](
+        value if dtype is None else value.to(dtype), _dims(value, dims), keepdim
+    )
+
+
 class Operations:
     """What a printed definition calls `fd.ops`."""
 
@@ -189,6 +216,8 @@ class Operations:
             return lambda value: _unary(name, value)
         if name in _BINARY:
             return lambda left, right: _binary(name, left, right)
+        if name in _REDUCTIONS:
+            return partial(_reduced, name)
         raise NotImplementedError(name)
 
     # Pointwise
@@ -217,28 +246,6 @@ class Operations:
 
     # Reductions
 
-    def sum(
-        self, value: Tensor, dims: Any = None, keepdim: bool = False, dtype: Any = None
-    ) -> Tensor:
-        return refused_of_half(value).sum(_dims(value, dims), keepdim=keepdim, dtype=dtype)
-
-    def prod(
-        self, value: Tensor, dims: Any = None, keepdim: bool = False, dtype: Any = None
-    ) -> Tensor:
-        for dim in sorted((d % value.dim() for d in _dims(value, dims)), reverse=True):
-            value = refused_of_half(value).prod(dim, keepdim=keepdim, dtype=dtype)
-        return value
-
-    def max(
-        self, value: Tensor, dims: Any = None, keepdim: bool = False, dtype: Any = None
-    ) -> Tensor:
-        return value.amax(_dims(value, dims), keepdim=keepdim)
-
-    def min(
-        self, value: Tensor, dims: Any = None, keepdim: bool = False, dtype: Any = None
-    ) -> Tensor:
-        return refused_of_half(value).amin(_dims(value, dims), keepdim=keepdim)
-
     def var_mean(self, value: Tensor, dims: Any, correction: int = 1, keepdim: bool = False) -> Any:
         return torch.var_mean(value, _dims(value, dims), correction=correction, keepdim=keepdim)
 
@@ -248,10 +255,10 @@ class Operations:
         mean = value.mean(dims)
         return mean, value.var(dims, correction=0) * count, torch.full(mean.shape, count)
 
-    def cumsum(self, value: Tensor, dim: int, init: Any = None) -> Tensor:
+    def cumsum(self, value: Tensor, dim: int) -> Tensor:
         return value.cumsum(dim)
 
-    def cumprod(self, value: Tensor, dim: int, init: Any = None) -> Tensor:
+    def cumprod(self, value: Tensor, dim: int) -> Tensor:
         return value.cumprod(dim)
 
     # Products and attention
@@ -262,45 +269,8 @@ class Operations:
     def linear(self, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(value, weight, bias)
 
-    def sdpfa_fwd(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, ...]:
-        assert dropout_p == 0
-        scores = _scores(query, key, is_causal, scale)
-        output = scores.softmax(-1) @ value.float()
-        state = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
-        return output.to(query.dtype), scores.logsumexp(-1), *state
-
-    def sdpfa_bwd(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        logsumexp: Tensor,
-        *,
-        dropout_p: float,
-        is_causal: bool,
-        philox_seed: Tensor,
-        philox_offset: Tensor,
-        scale: float,
-    ) -> tuple[Tensor, ...]:
-        assert dropout_p == 0
-        assert philox_seed.dtype == philox_offset.dtype == torch.uint64
-        weights = (_scores(query, key, is_causal, scale) - logsumexp.unsqueeze(-1)).exp()
-        grad, output = grad.float(), output.float()
-        inner = grad @ value.float().mT - (grad * output).sum(-1, keepdim=True)
-        inner = weights * inner * scale
-        found = inner @ key.float(), inner.mT @ query.float(), weights.mT @ grad
-        return tuple(gradient.to(query.dtype) for gradient in found)
+    sdpfa_fwd = staticmethod(flash.forward)
+    sdpfa_bwd = staticmethod(flash.backward)
 
     # Shape
 
@@ -388,40 +358,19 @@ class Operations:
     def full(self, shape: Sequence[int], fill_value: Any, dtype: torch.dtype) -> Tensor:
         return torch.full(list(shape), fill_value, dtype=dtype)
 
-    def uniform(
-        self,
-        minval: float,
-        maxval: float,
-        shape: Sequence[int],
-        *,
-        rng_seed: int,
-        rng_offset: int,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        drawn = torch.rand(list(shape), dtype=dtype, generator=_generator(rng_seed, rng_offset))
-        return drawn * (maxval - minval) + minval
+    def uniform(self, low: float, high: float, *drawn: Any, **how: Any) -> Tensor:
+        return _drawn(philox.uniform, *drawn, **how) * (high - low) + low
 
-    def normal(
-        self,
-        mean: float,
-        std: float,
-        shape: Sequence[int],
-        *,
-        rng_seed: int,
-        rng_offset: int,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        drawn = torch.randn(list(shape), dtype=dtype, generator=_generator(rng_seed, rng_offset))
-        return drawn * std + mean
+    def normal(self, mean: float, deviation: float, *drawn: Any, **how: Any) -> Tensor:
+        return _drawn(philox.normal, *drawn, **how) * deviation + mean
 
 
-def _scores(query: Tensor, key: Tensor, is_causal: bool, scale: float) -> Tensor:
-    scores = query.float() @ key.float().mT * scale
-    if not is_causal:
-        return scores
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    return scores.masked_fill(~seen, -math.inf)
-
-
-def _generator(seed: int, offset: int) -> torch.Generator:
-    return torch.Generator().manual_seed(hash((seed, offset)) % 2**63)
+def _drawn(
+    distribution: Callable[..., Tensor],
+    shape: Sequence[int],
+    *,
+    rng_seed: int,
+    rng_offset: int,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    return distribution(shape, rng_seed, rng_offset, dtype)

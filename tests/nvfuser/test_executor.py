@@ -37,6 +37,19 @@ def test_one_definition_for_many_sizes() -> None:
     assert "shape=[-1, 8]" in text
 
 
+def test_ranges_of_symbolic_sizes() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        ends = ((n,), (1, n), (0, n, 2), (n, 0, -1), (n - 1, -1, -2))
+        return tuple(torch.arange(*end, device=x.device) + x.sum().long() for end in ends)
+
+    fast = tm.jit(fn, executors=[executor_for(anything=True)], cache="symbolic values")
+    for rows in (4, 7, 12):
+        x = on_device(torch.ones(rows))
+        compare(fast(x), fn(x))
+    assert tm.cache_info(fast).misses == 1
+
+
 def test_layers_that_do_the_same_share_their_definition() -> None:
     def fn(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         for weight in weights:

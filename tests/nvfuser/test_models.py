@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import tracemill as tm
 from tests.models import Block
 from tests.nvfuser.harness import (
     DEVICE,
-    close,
+    as_exact,
     compare,
     definitions_like_eager,
     executor_for,
@@ -71,18 +72,21 @@ def test_a_block_trains_as_by_eager(build: Callable[[], nn.Module], dtype: torch
     block = build().to(DEVICE, dtype)
     executor = executor_for()
     fast = tm.jit(block, executors=[executor])
-    results: list[Any] = []
     cotangent = some(2, 8, 32, dtype=dtype).to(DEVICE)
     data = some(2, 8, 32, dtype=dtype).to(DEVICE)
-    for module in (fast, block):
-        x = data.clone().requires_grad_()
-        block.zero_grad()
+
+    def trained(module: nn.Module, dtype: torch.dtype) -> list[Any]:
+        x = data.to(dtype).clone().requires_grad_()
+        module.zero_grad()
         made = module(x)
-        made.backward(cotangent)
-        results.append([made, x.grad, *(parameter.grad for parameter in block.parameters())])
+        made.backward(cotangent.to(dtype))
+        return [made, x.grad, *(parameter.grad for parameter in module.parameters())]
+
+    exact = copy.deepcopy(block).double()
+    results = trained(fast, dtype), trained(block, dtype), trained(exact, torch.float64)
     compare(results[0][:1], results[1][:1])
-    for ours, theirs in zip(results[0][1:], results[1][1:], strict=True):
-        close(ours, theirs, 1e-4 if dtype == torch.float32 else 5e-2)
+    for ours, theirs, wanted in zip(*results, strict=True):
+        as_exact(ours, theirs, wanted)
     for traces in (tm.last_traces(fast), tm.last_backward_traces(fast)):
         assert list(regions(traces[-1]))
         alone = [bsym for bsym in traces[-1].bound_symbols if bsym.sym.name in left(traces[-1])]

@@ -47,19 +47,14 @@ PRODUCTS: dict[str, tuple[Fn, tuple[tuple[int, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_linear_layer(name: str, dtype: torch.dtype) -> None:
-    fn, shapes = LAYERS[name]
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [*(("linear", name) for name in LAYERS), *(("matmul", name) for name in PRODUCTS)],
+)
+def test_a_product(option: str, name: str, dtype: torch.dtype) -> None:
+    fn, shapes = {"linear": LAYERS, "matmul": PRODUCTS}[option][name]
     args = [some(*shape, dtype=dtype) for shape in shapes]
-    fused_like_eager(lambda *args: fn(*args) + 1, *args, options=["linear"], gradients=True)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product(name: str, dtype: torch.dtype) -> None:
-    fn, shapes = PRODUCTS[name]
-    args = [some(*shape, dtype=dtype) for shape in shapes]
-    fused_like_eager(lambda *args: fn(*args) + 1, *args, options=["matmul"], gradients=True)
+    fused_like_eager(lambda *args: fn(*args) + 1, *args, options=[option], gradients=True)
 
 
 ATTENTION: dict[str, dict[str, Any]] = {
