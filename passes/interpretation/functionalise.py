@@ -294,8 +294,7 @@ class Replay:
                 f"{bsym.sym.name} writes at once to what autograd sees and what it does not{memory.at()}"
             )
         for base in bases:
-            own = {proxy: mapping.get(proxy, proxy) for proxy in written}
-            self._overwrites.written(base, mark, bsym, own)
+            self._overwrites.written(base, mark, bsym, {p: mapping.get(p, p) for p in written})
             if base in hidden:
                 memory.hide(base, before[base])
             elif grad and memory.plain_value(base).requires_grad:

@@ -20,7 +20,7 @@ from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.profiling import profiled, unprofiled
-from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
@@ -28,7 +28,7 @@ from tracemill.passes.interpretation import autocast, in_place, overlapping_writ
 from tracemill.passes.interpretation.functorch import outlived, transformed
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
-from tracemill.passes.interpretation.real import RealEnvironment
+from tracemill.passes.interpretation.real import RealEnvironment, input_of
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
@@ -38,21 +38,6 @@ _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShape
 """What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
 
 DEVICE_TAKERS = internals.device_constructors()
-
-
-def _input_of(
-    lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
-    generators: Mapping[int, tuple[TracedGenerator, torch.Generator]],
-    proxy: Proxy,
-) -> Any:
-    """The real tensor or generator of an input's proxy; no method, lest the interpreter holds itself."""
-    for known, tensor in lifted.values():
-        if known is proxy:
-            return tensor
-    for stand_in, generator in generators.values():
-        if stand_in.proxy is proxy:
-            return generator
-    raise LookupError(f"{proxy!r} is no input")
 
 
 class Interpreter(TorchFunctionMode):
@@ -88,7 +73,7 @@ class Interpreter(TorchFunctionMode):
         self._real = RealEnvironment(
             self.bound_symbols,
             self.around,
-            functools.partial(_input_of, self.lifted, self.generators),
+            functools.partial(input_of, self.lifted, self.generators),
         )
         self._paths = paths.Paths(self._real, checked=checked)
         self._local_answers: dict[Any, Answer] = {}

@@ -189,3 +189,18 @@ def _with_grad(tensor: Any, meta: TensorMeta, grad: bool) -> torch.Tensor:
     leaf = tensor.detach().requires_grad_()
     with torch.enable_grad():
         return leaf if meta.is_leaf else torch.ops.aten.alias.default(leaf)
+
+
+def input_of(
+    lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
+    generators: Mapping[int, tuple[Any, torch.Generator]],
+    proxy: Proxy,
+) -> Any:
+    """The real tensor or generator of an input's proxy; no method, lest the interpreter holds itself."""
+    for known, tensor in lifted.values():
+        if known is proxy:
+            return tensor
+    for stand_in, generator in generators.values():
+        if stand_in.proxy is proxy:
+            return generator
+    raise LookupError(f"{proxy!r} is no input")
