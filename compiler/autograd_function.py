@@ -7,12 +7,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.gates import Way, gated, is_open
 from tracemill.compiler.meta import contiguous_stride
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.symbolic import Expression, is_symbolic
@@ -24,29 +25,43 @@ is_grad_enabled = torch.is_grad_enabled
 strided = torch.strided
 
 
+class Part(NamedTuple):
+    """A part of a backward.
+
+    defined: which outputs have a cotangent. ends: positions of outputs whose gradients from other outputs go no further.
+    to_ends: whether these gradients are what it is for.
+    """
+
+    defined: tuple[bool, ...]
+    ends: tuple[int, ...] = ()
+    to_ends: bool = False
+
+
 @dataclass(eq=False)
 class Backwards:
     """The backwards of one specialisation, one for each set of outputs that have a cotangent.
 
     cotangents: a proxy like each. whole: the backward for all of them. elementwise: whether it reads them element by
-    element, so that expanded numbers will do. make: the backward for some, by whether each has one. again: the program
-    as eager runs it, for gradients of gradients; raises UnsupportedError where it cannot.
+    element, so that expanded numbers will do. make: the backward for some. again: the program as eager runs it, for
+    gradients of gradients; raises UnsupportedError where it cannot. sources: for each output the positions of the others
+    that it is computed from.
     """
 
     cotangents: tuple[TensorProxy, ...]
     whole: Callable[..., Any]
     elementwise: bool
-    make: Callable[[tuple[bool, ...]], Callable[..., Any]]
+    make: Callable[[Part], Callable[..., Any]]
     again: Callable[[], Callable[..., Any]]
-    _made: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
+    sources: tuple[tuple[int, ...], ...] = ()
+    _made: dict[Part, Callable[..., Any]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def some(self, defined: tuple[bool, ...]) -> Callable[..., Any]:
-        """The backward for these cotangents, made on first use."""
+    def some(self, part: Part) -> Callable[..., Any]:
+        """A part of the backward, made on first use."""
         with self._lock:
-            known = self._made.get(defined)
+            known = self._made.get(part)
             if known is None:
-                known = self._made[defined] = self.make(defined)
+                known = self._made[part] = self.make(part)
             return known
 
 
@@ -66,12 +81,42 @@ def differentiable(program: Program, backwards: Backwards) -> Callable[..., Any]
     if shape.is_one_tensor:
         return apply
     single, build = len(shape.outs) == 1, shape.build
+    picked = shape.differentiable
+    sources = {
+        picked[out]: [picked[other] for other in others]
+        for out, others in enumerate(backwards.sources)
+        if others
+    }
+    if sources:
+        way = _way(backwards, picked)
+        order = dict(sorted(sources.items(), key=lambda item: len(item[1])))
+
+        def run_gated(*inputs: Any) -> Any:
+            return build(gated(apply(*inputs), order, way), inputs)
+
+        return run_gated
 
     def run(*inputs: Any) -> Any:
         made = apply(*inputs)
         return build((made,) if single else made, inputs)
 
     return run
+
+
+def _way(backwards: Backwards, picked: Sequence[int]) -> Way:
+    """The gradients of the outputs that an output is computed from, of a program's node."""
+    arrangers = tuple(map(_arranger, backwards.cotangents))
+    places = {position: out for out, position in enumerate(picked)}
+
+    def way(node: Any, position: int, cotangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        out = places[position]
+        defined = tuple(i == out for i in range(len(places)))
+        found = backwards.some(Part(defined, backwards.sources[out], True))
+        left: _Left | None = getattr(node, "left", None)
+        saved = node.saved_tensors if left is None else tuple(each for each, _ in left.saved)
+        return found((saved, getattr(node, "others", ())), (arrangers[out](cotangent),))
+
+    return way
 
 
 class _Shape:
@@ -165,6 +210,7 @@ def _function(
         one = _unless_expanded(one)
     all_differentiable = len(picked) == len(shape.outs)
     one_tensor = shape.is_one_tensor
+    inner = tuple(sorted({other for others in backwards.sources for other in others}))
 
     class Compiled(internals.SingleLevelFunction):
         """The forward and the backward of one specialisation."""
@@ -202,12 +248,14 @@ def _function(
                 for arrange, cotangent in zip(arrangers, given, strict=True)
                 if cotangent is not None
             ]
-            if len(arranged) == len(given):
+            ends = inner if inner and is_open(ctx) else ()
+            if len(arranged) == len(given) and not ends:
                 return whole((_taken(ctx), others), arranged)
             if not arranged:
                 return (None,) * len(ctx.needs_input_grad)
             defined = tuple(cotangent is not None for cotangent in given)
-            return backwards.some(defined)((_shared(ctx, defined), others), arranged)
+            part = backwards.some(Part(defined, ends))
+            return part((_shared(ctx, defined), others), arranged)
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import prims
-from tracemill.compiler.autograd_function import Backwards, bare
+from tracemill.compiler.autograd_function import Backwards, Part, bare
 from tracemill.compiler.meta import contiguous_stride
 from tracemill.compiler.ordering import RegisteredPass
 from tracemill.compiler.pass_base import Call, Pass, PassContext
@@ -46,8 +46,10 @@ def backwards_of(
         or (registered.item.stage == "autograd_split" and isinstance(registered.item, Pass))
     ]
 
-    def make(defined: tuple[bool, ...]) -> Callable[..., Any]:
-        begun = with_fewer_cotangents(split, derivation, defined)
+    def make(part: Part) -> Callable[..., Any]:
+        begun = with_fewer_cotangents(
+            split, derivation, part.defined, part.ends, to_ends=part.to_ends
+        )
         made = run(later, context, History(), printer_of, begun)
         context.sizes.refuse_unchecked()
         assert made.backward is not None
@@ -58,7 +60,8 @@ def backwards_of(
 
     cotangents = Halves.of(split).cotangents
     elementwise = _reads_elementwise(Halves.of(program))
-    return Backwards(cotangents, bare(program.backward), elementwise, make, again)
+    whole, sources = bare(program.backward), derivation.sources()
+    return Backwards(cotangents, whole, elementwise, make, again, sources)
 
 
 def _reads_elementwise(halves: Halves) -> bool:

@@ -90,6 +90,10 @@ from torch import (
     _to_functional_tensor as to_functional,  # pyright: ignore[reportPrivateImportUsage]
 )
 
+# Which backward runs, and whether it is for a node: how gates know that gradients are asked for by tensor.
+from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _will_engine_execute_node as will_engine_execute_node
+
 # The built-in functions of neural networks that torch.nn.functional wraps.
 from torch._C import _nn as nn_functions  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -334,6 +338,7 @@ __all__ = [
     "any_autocast_enabled",
     "below_autograd",
     "cond_operator",
+    "current_graph_task_id",
     "decomposition_table",
     "deterministic_algorithms",
     "device_constructors",
@@ -390,4 +395,5 @@ __all__ = [
     "torchscript_is_tracing",
     "unseen_views",
     "while_loop_operator",
+    "will_engine_execute_node",
 ]

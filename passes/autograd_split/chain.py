@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -31,11 +31,15 @@ MOST_CLASSES = 4
 
 
 class Chained(NamedTuple):
-    """A backward as lines: from the cotangents of some outputs to a gradient, or None, for each argument."""
+    """A backward as lines: from the cotangents of some outputs to a gradient, or None, for each argument.
+
+    met: the gradients of outputs that it was asked to end at.
+    """
 
     cotangents: tuple[TensorProxy, ...]
     lines: tuple[BoundSymbol, ...]
     gradients: tuple[TensorProxy | None, ...]
+    met: Mapping[TensorProxy, TensorProxy]
 
 
 class Derivation:
@@ -62,9 +66,15 @@ class Derivation:
             for bsym in trace.bound_symbols:
                 _refuse_writes(bsym)
 
-    def backward(self, defined: Sequence[TensorProxy]) -> Chained:
-        """The backward for cotangents of these outputs; what it makes has no name yet."""
+    def backward(
+        self, defined: Sequence[TensorProxy], ends: Collection[TensorProxy] = ()
+    ) -> Chained:
+        """The backward for cotangents of these outputs; what it makes has no name yet.
+
+        ends: outputs whose gradients from other outputs go no further.
+        """
         self._arrived.clear()
+        met: dict[TensorProxy, TensorProxy] = {}
         starts = {out: self._cotangent(out) for out in defined}
         lines: list[BoundSymbol] = []
         arrived: dict[TensorProxy, TensorProxy] = dict(starts)
@@ -77,10 +87,13 @@ class Derivation:
                 cotangents = {out: arrived.pop(out) for out in outs}
                 if not _leads_on(bsym):
                     continue
+                held = {end: arrived.pop(end) for end in ends if end in arrived}
                 gradients = self._differentiate(bsym, cotangents, arrived, lines)
+                arrived.update(held)
                 for tensor, gradient in gradients.items():
-                    known = arrived.get(tensor)
-                    arrived[tensor] = (
+                    into = met if tensor in ends else arrived
+                    known = into.get(tensor)
+                    into[tensor] = (
                         gradient if known is None else self._sum(known, gradient, bsym, lines)
                     )
         self._sizes.line = None
@@ -88,7 +101,22 @@ class Derivation:
             arrived.get(arg) if isinstance(arg, TensorProxy) and arg in self._free else None
             for arg in self.trace.args
         )
-        return Chained(tuple(starts.values()), tuple(lines), gradients)
+        return Chained(tuple(starts.values()), tuple(lines), gradients, met)
+
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each output the positions of the others that it is computed from."""
+        bits = {out: 1 << position for position, out in enumerate(self.outputs)}
+        found: dict[TensorProxy, int] = {}
+        for bsym in self.trace.bound_symbols if len(bits) > 1 else ():
+            link = self._links.get(id(bsym))
+            if link is not None:
+                reached = 0
+                for tensor in link.wanted:
+                    reached |= found.get(tensor, 0) | bits.get(tensor, 0)
+                found.update(dict.fromkeys(link.outputs, reached))
+        return tuple(
+            tuple(i for i in range(len(bits)) if found.get(out, 0) >> i & 1) for out in self.outputs
+        )
 
     def _differentiate(
         self,
