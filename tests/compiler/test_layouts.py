@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tracemill as tm
@@ -114,6 +115,24 @@ def test_batch_norm_between_transposes() -> None:
         fn(x).backward()
         gradients.append(x.grad)
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.layer_norm(x, (4,), torch.ones(4)),
+        lambda x: F.binary_cross_entropy(x, torch.full((2, 3, 4), 0.5), reduction="none"),
+        lambda x: F.softplus(x) * F.elu(x),
+    ],
+    ids=["layer_norm", "binary_cross_entropy", "softplus"],
+)
+def test_gradients_that_come_in_another_layout(function: Callable[..., Any]) -> None:
+    """The gradient of the transposed result is brought to the operation as a view of it."""
+    weight = torch.linspace(0, 1, 24).reshape(2, 4, 3)
+    with Compared() as compared:
+        x = torch.linspace(0.1, 0.9, 24).reshape(2, 3, 4).requires_grad_()
+        (function(x).mT * weight).sum().backward()
+    assert not compared.different
 
 
 ORDERS = ((0, 1, 2), (0, 2, 1), (2, 0, 1))
