@@ -20,9 +20,9 @@ from tracemill.compiler.answer import Ref
 from tracemill.compiler.body import Body, Log, NotCapturedError, Step
 from tracemill.compiler.gradients import gradients, kept_by
 from tracemill.compiler.layouts import fake_tensors
-from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch, unobserved
+from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.sizes import Sizes
+from tracemill.compiler.sizes import Sizes, Way
 from tracemill.compiler.symbol import symbol
 from tracemill.compiler.values import leaves, map_leaves
 
@@ -266,7 +266,7 @@ class Derivatives:
     ) -> Derivative | NotCapturedError:
         self.asked += 1
         failure: NotCapturedError | None = None
-        for way in self.sizes.ways:
+        for way in self._ways(fn, args, kwargs):
             try:
                 with _telling_failures(fn):
                     return Derivative(fn, args, kwargs, tensors, self.sizes, way)
@@ -276,6 +276,11 @@ class Derivatives:
                 )  # no traceback, whose frames hold tensors
         assert failure is not None
         return failure
+
+    def _ways(self, fn: Any, args: Any, kwargs: Any) -> Sequence[Way]:
+        """The ways in which to ask; decompositions in Python draw other random numbers than kernels, or none."""
+        first, *others = self.sizes.ways
+        return (first,) if others and ORACLE.ask(fn, args, kwargs)[0].random else self.sizes.ways
 
     def clear(self) -> None:
         """Forgets every derivative."""

@@ -22,6 +22,10 @@ Make = Callable[[NewTensor, Storage, int], TensorProxy]
 """Makes the proxy of a call's new output."""
 
 
+Way = Callable[[], AbstractContextManager[Any]]
+"""A block to ask PyTorch in."""
+
+
 class Sizes:
     """Asks PyTorch on fakes that have a proxy's sizes, and gives what it says in values of the trace.
 
@@ -31,7 +35,7 @@ class Sizes:
     is_symbolic = False
     derivatives: Any = None
     """The derivatives that are told for these sizes alone, for `derivative.derivatives_for`."""
-    ways: tuple[Callable[[], AbstractContextManager[Any]], ...] = (nullcontext,)
+    ways: tuple[Way, ...] = (nullcontext,)
     """The blocks to ask in, one after another until PyTorch answers."""
 
     def __init__(self, mode: internals.FakeTensorMode | None = None) -> None:

@@ -225,3 +225,19 @@ def test_a_language_model_learns_from_many_shapes(build: Any) -> None:
             found.append({"out": out.detach(), **grads})
         torch.testing.assert_close(*found)
     has_entries(jitted, 1)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_dropout_between_recurrent_layers_draws_as_in_eager(
+    kind: Any, *, batch_first: bool
+) -> None:
+    layers = kind(4, 4, 2, dropout=0.5, batch_first=batch_first)
+    jitted = symbolic(lambda x: layers(x)[0])
+    for length in (3, 5):
+        x = torch.randn(length, 2, 4, requires_grad=True)
+        torch.manual_seed(length)
+        found, after = jitted(x), torch.rand(1)
+        torch.manual_seed(length)
+        torch.testing.assert_close(found, layers(x)[0])
+        assert torch.equal(after, torch.rand(1))
