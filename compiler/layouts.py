@@ -16,7 +16,10 @@ from tracemill.compiler.values import leaves, map_leaves
 
 _aten = torch.ops.aten
 
-ASKED = frozenset(
+TRANSFORMS = frozenset((_aten._fft_c2c.default, _aten._fft_c2r.default, _aten._fft_r2c.default))
+"""Of contiguous operands too the fakes of PyTorch 2.10 have other strides."""
+
+ASKED = TRANSFORMS.union(
     (
         _aten._batch_norm_with_update.default,
         _aten._log_softmax_backward_data.default,
@@ -53,6 +56,7 @@ ASKED = frozenset(
         _aten.reflection_pad2d_backward.default,
         _aten.reflection_pad3d.default,
         _aten.reflection_pad3d_backward.default,
+        _aten.replication_pad2d.default,  # until PyTorch 2.10
         _aten.replication_pad2d_backward.default,
         _aten.replication_pad3d.default,
         _aten.replication_pad3d_backward.default,
@@ -90,9 +94,8 @@ def fake_tensors() -> Fakes:
 
 def _laid_out(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     operands = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if any(operand.device.type != "cpu" for operand in operands) or all(
-        operand.is_contiguous() for operand in operands
-    ):
+    plain = func not in TRANSFORMS and all(operand.is_contiguous() for operand in operands)
+    if plain or any(operand.device.type != "cpu" for operand in operands):
         return made
     try:
         with internals.no_dispatch(), torch.no_grad():
