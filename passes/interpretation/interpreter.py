@@ -236,8 +236,9 @@ class Interpreter(TorchFunctionMode):
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         if func in queries.REFUSED:
+            what, instead = queries.REFUSED[func]
             raise UnsupportedError(
-                f"{queries.REFUSED[func]} is asked for{self.at()}; tracemill cannot compile that"
+                f"{what} is asked for{self.at()}; tracemill cannot compile that: {instead}"
             )
         if func in queries.HANDLED:
             return queries.HANDLED[func](self, *args, **kwargs)

@@ -119,28 +119,35 @@ VALUES = frozenset(
 )
 """Need the tensor's data now."""
 
-REFUSED = {
-    T.data_ptr: "the address of a tensor's data",
-    T.untyped_storage: "a tensor's storage",
-    T.storage: "a tensor's storage",
-    T.__dlpack__: "a tensor's memory through DLPack",
-    T.apply_: "Tensor.apply_",
-    T.map_: "Tensor.map_",
-    T.set_: "Tensor.set_",
-    T.resize_: "Tensor.resize_",
-    T.resize_as_: "Tensor.resize_as_",
-    T.backward: "Tensor.backward inside the program",
-    torch.autograd.grad: "torch.autograd.grad inside the program",
-    torch.autograd.backward: "torch.autograd.backward inside the program",
-    T.register_hook: "Tensor.register_hook",
-    T.retain_grad: "Tensor.retain_grad",
-    T.data.__set__: "an assignment to Tensor.data",
-    T.grad.__get__: "Tensor.grad",
-    T.grad.__set__: "an assignment to Tensor.grad",
-    T._version.__get__: "a tensor's version counter",
-    T._base.__get__: "a view's base",
+_STEP = "compile the model or its loss, and leave backward and the optimiser's step to the caller"
+_INSIDE = "use torch.func.grad, which gradients flow through, or take the gradient of what the program returns"
+_HOOKS = "register it on what the program returns, or a full backward hook on a module"
+_RESIZED = "make a new tensor, and return it"
+_WRITTEN = "use copy_, or make a new tensor"
+_MEMORY = "do so outside of the program"
+
+REFUSED: dict[Any, tuple[str, str]] = {
+    T.data_ptr: ("the address of a tensor's data", _MEMORY),
+    T.untyped_storage: ("a tensor's storage", _MEMORY),
+    T.storage: ("a tensor's storage", _MEMORY),
+    T.__dlpack__: ("a tensor's memory through DLPack", _MEMORY),
+    T.apply_: ("Tensor.apply_", "use torch's own functions, or a torch.library custom operator"),
+    T.map_: ("Tensor.map_", "use torch's own functions, or a torch.library custom operator"),
+    T.set_: ("Tensor.set_", _WRITTEN),
+    T.resize_: ("Tensor.resize_", _RESIZED),
+    T.resize_as_: ("Tensor.resize_as_", _RESIZED),
+    T.backward: ("Tensor.backward inside the program", _STEP),
+    torch.autograd.grad: ("torch.autograd.grad inside the program", _INSIDE),
+    torch.autograd.backward: ("torch.autograd.backward inside the program", _STEP),
+    T.register_hook: ("Tensor.register_hook", _HOOKS),
+    T.retain_grad: ("Tensor.retain_grad", "return the tensor, and call retain_grad on it there"),
+    T.data.__set__: ("an assignment to Tensor.data", _WRITTEN),
+    T.grad.__get__: ("Tensor.grad", _STEP),
+    T.grad.__set__: ("an assignment to Tensor.grad", _STEP),
+    T._version.__get__: ("a tensor's version counter", _MEMORY),
+    T._base.__get__: ("a view's base", "ask is_leaf, or keep the base by a name of its own"),
 }
-"""A stand-in would answer these wrongly; each with what it is called in the error."""
+"""A stand-in would answer these wrongly; each with what it is called in the error, and what to do instead."""
 
 PROXY_ANSWERS: dict[Any, Any] = {
     T.is_leaf.__get__: lambda proxy: proxy.meta.is_leaf,
