@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 import torch
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.arrangement import arranger, unless_expanded
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.gates import Way, gated, is_open
-from tracemill.compiler.meta import contiguous_stride
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
-from tracemill.compiler.symbolic import Expression, is_symbolic
+from tracemill.compiler.symbolic import Expression
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 
 _is_view = torch.Tensor._is_view
 is_grad_enabled = torch.is_grad_enabled
-strided = torch.strided
 
 
 class Part(NamedTuple):
@@ -105,7 +104,7 @@ def differentiable(program: Program, backwards: Backwards) -> Callable[..., Any]
 
 def _way(backwards: Backwards, picked: Sequence[int]) -> Way:
     """The gradients of the outputs that an output is computed from, of a program's node."""
-    arrangers = tuple(map(_arranger, backwards.cotangents))
+    arrangers = tuple(map(arranger, backwards.cotangents))
     places = {position: out for out, position in enumerate(picked)}
 
     def way(node: Any, position: int, cotangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
@@ -204,10 +203,10 @@ def _function(
     take, constant, alone = shape.take, shape.constant, shape.alone
     others_of, numbers, has_others = shape.other_inputs, shape.numbers, shape.saves_objects
     whole, picked = backwards.whole, shape.differentiable
-    arrangers = tuple(map(_arranger, backwards.cotangents))
+    arrangers = tuple(map(arranger, backwards.cotangents))
     one = arrangers[0] if len(arrangers) == 1 else None
     if one is not None and backwards.elementwise:
-        one = _unless_expanded(one)
+        one = unless_expanded(one)
     all_differentiable = len(picked) == len(shape.outs)
     one_tensor = shape.is_one_tensor
     inner = tuple(sorted({other for others in backwards.sources for other in others}))
@@ -314,47 +313,6 @@ def _taken(ctx: Any) -> tuple[Any, ...]:
     saved = ctx.saved_tensors
     ctx.maybe_clear_saved_tensors()
     return saved
-
-
-def _arranger(like: TensorProxy) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that brings a cotangent to the layout that the backward was recorded for."""
-    meta = like.meta
-    if meta.layout != torch.strided:
-        return lambda cotangent: cotangent
-    contiguous = meta.stride == contiguous_stride(meta.shape)
-    order = sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])
-    back = sorted(range(len(order)), key=order.__getitem__)
-
-    def arranged(cotangent: torch.Tensor) -> torch.Tensor:
-        if cotangent.layout is not strided:
-            cotangent = cotangent.to_dense()
-        if meta.dtype.is_complex:
-            cotangent = cotangent.resolve_conj()
-        if contiguous:
-            return cotangent.contiguous()
-        if is_symbolic(like):  # dense, in this order of dimensions
-            return cotangent.permute(order).contiguous().permute(back)
-        if cotangent.stride() == meta.stride:
-            return cotangent
-        made = torch.empty_strided(
-            meta.shape, meta.stride, dtype=cotangent.dtype, device=cotangent.device
-        )
-        return made.copy_(cotangent)
-
-    return arranged
-
-
-def _unless_expanded(
-    arrange: Callable[[torch.Tensor], torch.Tensor],
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`arrange`, which leaves one number for all elements as it is."""
-
-    def arranged(cotangent: torch.Tensor) -> torch.Tensor:
-        if cotangent.layout is strided and not any(cotangent.stride()):
-            return cotangent
-        return arrange(cotangent)
-
-    return arranged
 
 
 def _again(ctx: Any, cotangents: Sequence[Any], program: Callable[..., Any], shape: _Shape) -> Any:

@@ -386,3 +386,23 @@ def test_gradients_reach_only_parameters_that_require_them(built: str) -> None:
     model.zero_grad()
     tm.jit(model)(*args, **kwargs).sum().backward()
     assert_same([parameter.grad for parameter in parameters], want)
+
+
+def test_gradients_of_a_layout_that_only_the_call_tells() -> None:
+    """The kernels of packed sequences give their gradient in an order of dimensions that neither fakes nor zeros tell."""
+    lstm = torch.nn.LSTM(6, 4, batch_first=True)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        sequences = torch.nn.utils.rnn.pack_padded_sequence(
+            x.view(2, 2, 6), [2, 1], batch_first=True
+        )
+        padded, _ = torch.nn.utils.rnn.pad_packed_sequence(lstm(sequences)[0], batch_first=True)
+        return padded
+
+    found: list[torch.Tensor | None] = []
+    x = torch.randn(4, 6)
+    for call in (program, tm.jit(program)):
+        given = x.clone().requires_grad_()
+        call(given).sin().sum().backward()
+        found.append(given.grad)
+    assert_same(found[:1], found[1:])

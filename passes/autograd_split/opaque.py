@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.gradients import kept_by
-from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.meta import TensorMeta, contiguous_stride
 from tracemill.compiler.models import stand_in_for
 from tracemill.compiler.oracle import plain_like, unobserved
 from tracemill.compiler.proxy import Proxy, TensorProxy
@@ -71,10 +71,32 @@ class _Gradients(Symbol):
         return [f"{writer.target(bsym.output)} = torch.autograd.grad({args}, {options})"]
 
 
+class _Contiguous(Symbol):
+    """`t5 = None if t4 is None else t4.contiguous()`: a gradient in the layout that others expect."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        gradient = writer.value(bsym.args[0])
+        target = writer.target(bsym.output)
+        return [f"{target} = None if {gradient} is None else {gradient}.contiguous()"]
+
+
+class Probed(NamedTuple):
+    """What is known of a line's own backward.
+
+    gradients: of the line's arguments that require grad, None for those that get none. kept: which of the line's values
+    autograd keeps. is_guess: whether the gradients are taken to look like their arguments.
+    """
+
+    gradients: list[TensorProxy | None]
+    kept: Collection[TensorProxy]
+    is_guess: bool = False
+
+
 LEAF = _Leaf("leaf")
 DETACHED = _Detached("detached")
 WATCHED = _Watched("watched")
 GRADIENTS = _Gradients("gradients")
+CONTIGUOUS = _Contiguous("contiguous")
 
 
 class OpaqueLink:
@@ -107,7 +129,8 @@ class OpaqueLink:
         emit: Callable[[BoundSymbol], object],
     ) -> Gradients:
         pairs = [(out, cotangents[out]) for out in self.outputs if out in cotangents]
-        found, self._saved = probe(self.bsym, pairs, self._sizes)
+        probed = probe(self.bsym, pairs, self._sizes)
+        found, self._saved = probed.gradients, probed.kept
         made = {
             tensor: gradient
             for tensor, gradient in zip(self.wanted, found, strict=True)
@@ -128,7 +151,27 @@ class OpaqueLink:
                 differentiates=self.bsym,
             )
         )
-        return made
+        return self._arranged(made, emit) if probed.is_guess else made
+
+    def _arranged(self, made: Gradients, emit: Callable[[BoundSymbol], object]) -> Gradients:
+        """Gradients of the layout that was guessed: what kernels give may have another one."""
+        arranged: dict[TensorProxy, TensorProxy] = {}
+        for tensor, gradient in made.items():
+            if gradient.meta.stride == contiguous_stride(gradient.meta.shape):
+                found, gradient = gradient, _gradient(gradient.meta)
+                emit(
+                    BoundSymbol(
+                        CONTIGUOUS,
+                        (found,),
+                        {},
+                        gradient,
+                        source=self.bsym.source,
+                        module_path=self.bsym.module_path,
+                        differentiates=self.bsym,
+                    )
+                )
+            arranged[tensor] = gradient
+        return arranged
 
     def saved(self, outputs: Iterable[TensorProxy]) -> Collection[TensorProxy] | None:
         return self._saved  # what the backward was asked for last
@@ -167,8 +210,8 @@ def _unnamed(meta: TensorMeta, like: TensorProxy) -> TensorProxy:
 
 def probe(
     bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorProxy]], sizes: Sizes
-) -> tuple[list[TensorProxy | None], Collection[TensorProxy]]:
-    """The gradients of a line's arguments, None for those that get none, and which of its values autograd keeps.
+) -> Probed:
+    """What a line's own backward gives and keeps.
 
     Asked by running the call and its backward, on fakes if they can, else on zeros; where neither can (shapes that
     depend on data), each argument is taken to get one that looks like it.
@@ -183,7 +226,8 @@ def probe(
         except Exception:  # or on zeros
             continue
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
-    return [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad], ()
+    like = [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad]
+    return Probed([*like], (), is_guess=True)
 
 
 def _gradient(meta: TensorMeta) -> TensorProxy:
@@ -197,7 +241,7 @@ def _probe(
     cotangents: Sequence[tuple[TensorProxy, TensorProxy]],
     model: Callable[[TensorProxy], torch.Tensor],
     sizes: Sizes,
-) -> tuple[list[TensorProxy | None], Collection[TensorProxy]]:
+) -> Probed:
     assert bsym.sym.impl is not None
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
     with ExitStack() as stack:
@@ -226,7 +270,8 @@ def _probe(
             given,
             allow_unused=True,
         )
-    return [
+    made = [
         None if gradient is None else sizes.like(_gradient(TensorMeta.of(gradient)), gradient)
         for gradient in found
-    ], [proxy for proxy, is_kept in zip(values, kept, strict=True) if is_kept]
+    ]
+    return Probed(made, [proxy for proxy, is_kept in zip(values, kept, strict=True) if is_kept])

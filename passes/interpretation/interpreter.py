@@ -24,7 +24,14 @@ from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
-from tracemill.passes.interpretation import autocast, in_place, overlapping_writes, paths, queries
+from tracemill.passes.interpretation import (
+    autocast,
+    higher_order,
+    in_place,
+    overlapping_writes,
+    paths,
+    queries,
+)
 from tracemill.passes.interpretation.functorch import outlived, transformed
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
@@ -228,7 +235,7 @@ class Interpreter(TorchFunctionMode):
                 self.lift(args[0])  # what the program read of it must be so at each call
             return func(*args, **kwargs)
         if isinstance(func, internals.HigherOrderOperator):
-            return self._higher_order(func, (*args, *kwargs.values()))
+            return higher_order.run(self, func, (*args, *kwargs.values()))
         with unprofiled():
             return self._recorded(func, args, kwargs)
 
@@ -248,19 +255,6 @@ class Interpreter(TorchFunctionMode):
             device = default_device()
             kwargs = dict(kwargs) if device is None else {**kwargs, "device": device}
         return self.record(func, args, kwargs)
-
-    def _higher_order(self, operator: Any, args: Sequence[Any]) -> Any:
-        """Control flow runs as Python would run it, on the values that it asks for."""
-        with self:
-            if operator is internals.cond_operator:
-                predicate, if_true, if_false, operands = args
-                return (if_true if predicate else if_false)(*operands)
-            if operator is internals.while_loop_operator:
-                condition, body, carried, additional = args
-                while condition(*carried, *additional):
-                    carried = tuple(body(*carried, *additional))
-                return carried
-        raise UnsupportedError(f"{operator} is called{self.at()}; tracemill cannot compile that")
 
     def record(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
