@@ -33,6 +33,7 @@ class PassContext:
     sharp_edges: "allow", "warn" or "error" for calls that no check can keep faithful.
     role: which of the program's traces the pass is given.
     rebuild: from what the computation returns to what the program returns, or None.
+    raised: what the program itself raised while it was traced.
     sizes: how PyTorch is asked about the program's tensors, whose sizes may differ from call to call.
     unseen: the tensors that the program took by `.data`, writes to which no version counter tells.
     fake_mode: the mode of the tensors without data that the program is compiled with; None where they have data.
@@ -46,6 +47,7 @@ class PassContext:
     role: str = "computation"
     sharp_edges: str = "warn"
     rebuild: Callable[[Sequence[Any]], Any] | None = None
+    raised: Exception | None = None
     sizes: Sizes = field(default_factory=Sizes)
     unseen: set[Any] = field(default_factory=set)
     fake_mode: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -126,6 +127,10 @@ def _one_of(what: str, value: str, known: Sequence[str]) -> None:
         )
 
 
+class _ProgramRaised(Exception):
+    """Raised where the program itself raised, its cause, while it was traced."""
+
+
 @dataclass(eq=False)
 class Specialisations:
     """The specialisations of one callable.
@@ -150,8 +155,8 @@ class Specialisations:
         self.form = CallForm(self.target)
         self._marks = Marks(self.options.cache)
         self._marks.check_names(self.form)
-        name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
-        self._recompilations = Recompilations(name, [p.name for p in self.form.parameters])
+        self._name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+        self._recompilations = Recompilations(self._name, [p.name for p in self.form.parameters])
 
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Entry | None = None
@@ -174,7 +179,11 @@ class Specialisations:
         others = [] if tried is None else [tried]
         latest = ""
         while True:
-            entry, inputs, is_new = self._entry_for(values, args, kwargs, others, latest)
+            try:
+                entry, inputs, is_new = self._entry_for(values, args, kwargs, others, latest)
+            except _ProgramRaised as raised:
+                error = raised.__cause__
+                break
             try:
                 return entry.run(*inputs)
             except OtherPath as other:
@@ -183,6 +192,17 @@ class Specialisations:
                     raise DataDependentError(unsteady(latest)) from None
                 self.hits -= 1  # counted by whichever runs instead
                 others.append(entry)
+        return self._in_eager(args, kwargs, error)
+
+    def _in_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Any) -> Any:
+        """A call of a program that raised `error` when it was traced: as eager, it has the effects before the error."""
+        result = self.target(*args, **kwargs)
+        warnings.warn(
+            f"{self._name} raises {type(error).__name__} when it is traced, not when it is called: {error}. "
+            "This call was not compiled",
+            stacklevel=3,
+        )
+        return result
 
     def _entry_for(
         self,
@@ -280,7 +300,12 @@ class Specialisations:
         context = self.context_for(values)
         passes = self.options.resolved_passes()
         printer_of = self.options.printer_of
-        program = run(passes, context, history, printer_of)
+        try:
+            program = run(passes, context, history, printer_of)
+        except Exception as error:
+            if error is context.raised:
+                raise _ProgramRaised from error
+            raise
         prologue = program.prologue.callable()
         names = [proxy.name for proxy in program.prologue.args]
         if names != [parameter.name for parameter in self.form.parameters]:

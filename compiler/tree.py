@@ -42,6 +42,8 @@ register(slice, _flatten_slice, lambda _metadata, parts: slice(*parts))
 def _register_dataclass(cls: type) -> None:
     def flatten(value: Any) -> Any:
         names = tuple(f.name for f in dataclasses.fields(cls) if hasattr(value, f.name))
+        if not isinstance(value, dict):
+            names += tuple(name for name in getattr(value, "__dict__", ()) if name not in names)
         return [getattr(value, name) for name in names], names, names
 
     def unflatten(names: tuple[str, ...], values: Any) -> Any:

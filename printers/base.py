@@ -15,6 +15,7 @@ from tracemill.compiler.calling import signature_text
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
+from tracemill.compiler.tree import is_dataclass_instance
 from tracemill.compiler.values import leaves, proxies
 from tracemill.printers.literals import Literals
 
@@ -43,6 +44,10 @@ class Writer:
     def value(self, value: Any) -> str:
         """The expression of a value."""
         return self.literals.value(value)
+
+    def default(self, value: Any) -> str:
+        """The expression of a parameter's default: a name for what can be written to, which is one object at all calls."""
+        return self.literals.bind(value) if _is_mutable(value) else self.value(value)
 
     def bind(self, value: Any, name: str) -> None:
         """Makes `name`, which the trace has given to a value, stand for an object in the text's globals."""
@@ -187,7 +192,7 @@ class Printer:
         if trace.signature is None:
             parameters = [proxy.name for proxy in trace.args]
         else:
-            parameters = signature_text(trace.signature, writer.value).split(", ")
+            parameters = signature_text(trace.signature, writer.default).split(", ")
         return f"def {trace.name}{parenthesized(parameters)}:"
 
     def _top(self, trace: Trace, writer: Writer) -> Iterator[str]:
@@ -200,6 +205,12 @@ class Printer:
         yield ""
         if self.decorated and trace.no_grad:
             yield "@torch.no_grad()"
+
+
+def _is_mutable(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_mutable, value))
+    return isinstance(value, (list, dict, set)) or is_dataclass_instance(value)
 
 
 def _comment(text: str) -> str:

@@ -148,7 +148,8 @@ def test_a_global_by_a_computed_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_is_asked_for_and_absent_is_traced_once() -> None:
-    owner, parts = types.SimpleNamespace(scale=2.0), ["ot", "her"]
+    owner: Any = type("Owner", (), {"scale": 2.0})()
+    parts = ["ot", "her"]
     called = tm.jit(lambda x: x * (owner.scale if hasattr(owner, "".join(parts)) else 5.0))
     for _ in range(2):
         assert torch.equal(called(X), X * 5)

@@ -1,4 +1,4 @@
-"""Classes: what `type(x)` says of a stand-in to the program: the class that the object has in eager.
+"""Classes and ids: what `type(x)` and `id(x)` say of a stand-in: its class in eager, and nothing of an argument's id.
 
 Nothing in a class tells `type` what to answer, so `type` itself is stood in for while code that mentions it runs.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.passes.interpretation.location import is_library
 from tracemill.passes.interpretation.randomness import TracedGenerator
 from tracemill.passes.interpretation.replacement import Replacement
@@ -63,3 +64,19 @@ _Type.__module__ = "builtins"
 
 TYPE_ANSWERS = Replacement(lambda: ((builtins, "type", _Type),))
 """In the block, `type` answers the program as in eager."""
+
+_id = id
+
+
+def _identity(value: Any, /) -> int:
+    recording: Any = interpretation.get()
+    if type(value) is TracedTensor and recording is not None and value.proxy in recording.inputs:
+        if not is_library(sys._getframe(1).f_code.co_filename):
+            raise UnsupportedError(
+                f"the id of an argument that is a tensor is asked for{recording.at()}; tell arguments apart by a name"
+            )
+    return _id(value)
+
+
+IDENTITIES = Replacement(lambda: ((builtins, "id", _identity),))
+"""In the block, the program is refused where it asks for the `id` of a tensor that another call has another of."""

@@ -85,6 +85,9 @@ class EpilogueBuilder:
             attributes = {name: self._value(item) for name, item in value.attributes.items()}
             self._lines.append(INSTANCE.bind(cls, attributes, output=made))
             return made
+        if isinstance(value, tuple) and hasattr(type(value), "_make"):
+            kind: Any = type(value)
+            return kind._make(map(self._value, value))
         if isinstance(value, (tuple, list)):
             return type(value)(map(self._value, value))
         if isinstance(value, dict):

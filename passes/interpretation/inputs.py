@@ -23,7 +23,7 @@ from tracemill.compiler.proxy import (
     Proxy,
 )
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.state_checks import counts_by_content
+from tracemill.compiler.state_checks import counts_by_content, same
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.places import Place
@@ -100,6 +100,10 @@ class Inputs:
                     proxy,
                     stand_in.proxy,
                 )
+            elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.__dict__:
+                condition = "{}({}.__dict__, {})"
+                attributes = dict(value.__dict__)
+                self.check(f"{subject}: its attributes", condition, same, proxy, attributes)
             return stand_in
         if isinstance(value, Generator):
             return self._take_generator(proxy, value, subject)

@@ -110,8 +110,7 @@ class Interpreter(TorchFunctionMode):
                 proxy = self._input_proxy(tensor)
             known = self.lifted[id(tensor)] = (proxy, tensor)
             stand_in = self._stand_ins[proxy] = self._stand_in(proxy)
-            if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
-                stand_in._is_param = True
+            stand_in.take_after(tensor)
             return stand_in
         proxy = known[0]
         while proxy in self._became:

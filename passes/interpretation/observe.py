@@ -10,24 +10,28 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.errors import MutationError, TracemillError
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.settings import Ambient
 from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.asked_names import ASKERS
-from tracemill.passes.interpretation.classes import TYPE_ANSWERS
+from tracemill.passes.interpretation.classes import IDENTITIES, TYPE_ANSWERS
 from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.messages import Message, kept
 from tracemill.passes.interpretation.outputs import Output, Returned
 from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
 from tracemill.passes.interpretation.sharp_edges import SharpEdges
 from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.stand_in import own_attributes
 from tracemill.passes.interpretation.state import Walk
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.watch import Watch
@@ -44,7 +48,8 @@ from tracemill.passes.interpretation.writes import (
 class Observed:
     """A run of the program on stand-ins.
 
-    returned: what it returned, as `output` says in proxies. changes: what it wrote, put back already.
+    returned: what it returned, as `output` says in proxies. changes: what it wrote, put back already. messages: the
+    warnings and log records that it gave.
     """
 
     returned: Any
@@ -53,6 +58,7 @@ class Observed:
     watch: Watch
     edges: SharpEdges
     changes: Changes
+    messages: list[Message]
 
 
 def observe(
@@ -71,11 +77,13 @@ def observe(
     given = {id(place.value): proxy for place, proxy in inputs.opaque}
     given |= {id(value): proxy for value, proxy in inputs.containers}
     edges = SharpEdges(context.sharp_edges)
-    standing_in = ExitStack()
+    standing_in, messages = ExitStack(), list[Message]()
 
     def enter(code: CodeType, frame: FrameType) -> None:
         if "type" in code.co_names:
             standing_in.enter_context(TYPE_ANSWERS)
+        if "id" in code.co_names:
+            standing_in.enter_context(IDENTITIES)
         if not ASKERS.keys().isdisjoint(code.co_names):
             standing_in.enter_context(asked_names.ASKING)
         snapshot.enter(code, frame.f_globals, whole=watch.whole)
@@ -89,12 +97,14 @@ def observe(
         with (
             standing_in,
             asked_names.told(tell),
+            kept(messages),
             interpreter.surroundings(),
             interpreting(interpreter, generators_of(call.form.target, call.values)),
             edges.watching(),
             watch,
         ):
-            returned = call.form.call(values)
+            returned = _called(interpreter, context, values)
+            refuse_set_attributes(interpreter)
             output = Returned(interpreter, given, snapshot.met).output(returned)
     finally:
         changes = snapshot.changes()
@@ -103,7 +113,31 @@ def observe(
         settings = edges.settings.put_back()
     refuse_changed_settings(settings)
     edges.report()
-    return Observed(returned, output, snapshot, watch, edges, changes)
+    return Observed(returned, output, snapshot, watch, edges, changes, messages)
+
+
+def refuse_set_attributes(interpreter: Interpreter) -> None:
+    """Raises MutationError where the program gave an attribute to a tensor that it did not make."""
+    for _, tensor in list(interpreter.lifted.values()):
+        attributes = vars(interpreter.lift(tensor))
+        for name in own_attributes(interpreter.lift(tensor)):
+            if attributes[name] is not vars(tensor).get(name):
+                raise MutationError(
+                    f"the program sets an attribute of a tensor, {name!r}, which the compiled program would not do; keep it "
+                    "elsewhere"
+                )
+
+
+def _called(interpreter: Interpreter, context: PassContext, values: Sequence[Any]) -> Any:
+    """What the program returns. What it raises by itself, with PyTorch's settings as they were, eager can raise too."""
+    try:
+        return context.call.form.call(values)
+    except TracemillError:
+        raise
+    except Exception as error:
+        if not interpreter.around.differences(Ambient.now()):
+            context.raised = error
+        raise
 
 
 def state_lines(
@@ -129,7 +163,7 @@ def state_lines(
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))
     writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)
-    writes = list(writer.writes(seen.changes))
+    writes = [*writer.writes(seen.changes), *map(writer.message, seen.messages)]
     refuse_shared(seen.returned, writer.stored)
     own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
     returned = {place_of(value, walk.places): proxy for value, proxy in seen.output.found}

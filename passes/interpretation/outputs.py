@@ -20,7 +20,7 @@ from tracemill.compiler.state_checks import counts_by_content
 from tracemill.compiler.write import bare
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.python_numbers import holds_symbolic, is_symbolic, plain
-from tracemill.passes.interpretation.stand_in import TracedTensor
+from tracemill.passes.interpretation.stand_in import TracedTensor, own_attributes
 from tracemill.passes.interpretation.views import slots_of
 
 _PLAIN = (tuple, list, dict)
@@ -127,8 +127,18 @@ class Returned:
         if type(value) in _PLAIN:
             return type(value)(self._literal(item) for item in value)
         if isinstance(value, torch.Tensor):
-            return self._interpreter.lift(value).proxy
+            return self._tensor(value)
         return self._interpreter.number(value)
+
+    def _tensor(self, tensor: torch.Tensor) -> Proxy:
+        names = own_attributes(tensor) if type(tensor) is TracedTensor else []
+        proxy = self._interpreter.lift(tensor).proxy
+        if names and all(proxy is not known for known, _ in self._interpreter.lifted.values()):
+            raise UnsupportedError(
+                f"the program returns a tensor with an attribute of its own, {names[0]!r}, which the compiled program's "
+                "tensor would not have; return the attribute beside the tensor"
+            )
+        return proxy
 
     # Other structures
 
@@ -149,7 +159,7 @@ class Returned:
     def _step(self, value: Any) -> Step:
         proxy = self._found_as(value)
         if isinstance(value, torch.Tensor):
-            proxy = self._interpreter.lift(value).proxy
+            proxy = self._tensor(value)
         if proxy is not None:
             self._values.append(proxy)
             position = len(self._values) - 1

@@ -5,8 +5,10 @@ What such a call gave while the program was traced is a constant of the program;
 
 from __future__ import annotations
 
+import abc as abc_module
 import builtins
 import io
+import logging
 import os
 import pickle
 import random
@@ -36,6 +38,7 @@ _FUNCTIONS: dict[Any, str] = {
     print: "print",
     input: "input",
     open: "open",
+    warnings.warn: "warnings.warn",
     random.random: "random.random",
     random.getrandbits: "random.getrandbits",
     **{
@@ -91,6 +94,10 @@ _CODES: dict[CodeType, str] = {
 }
 _READ = os._Environ.__getitem__.__code__
 _SEED = random.Random.seed.__code__
+_ENABLED = logging.Logger.isEnabledFor.__code__
+_ABSTRACT = frozenset(
+    (abc_module.ABCMeta.__instancecheck__.__code__, abc_module.ABCMeta.__subclasscheck__.__code__)
+)
 _UNASKED = (
     "<frozen importlib",
     *(
@@ -141,7 +148,9 @@ def _states() -> dict[str, bytes]:
 class SharpEdges:
     """What a traced program met; `mode` is "allow", "warn" or "error".
 
-    met: what to warn of. variables, settings: those of the environment and of PyTorch that were read, which checks can tell.
+    met: what to warn of. variables, settings: those of the environment and of PyTorch that were read, which checks can
+    tell, as also: loggers: which loggers were asked whether they take a level. classes: the abstract classes that were
+    asked about a class.
 
     Raises SharpEdgeError in the mode "error" before the call is made.
     """
@@ -151,6 +160,8 @@ class SharpEdges:
     states: dict[str, bytes] = field(default_factory=_states)
     variables: dict[str, None] = field(default_factory=dict)
     settings: ReadSettings = field(default_factory=ReadSettings)
+    loggers: dict[tuple[logging.Logger, int], None] = field(default_factory=dict)
+    classes: dict[tuple[type, type], None] = field(default_factory=dict)
 
     def c_call(self, function: Any, frame: FrameType) -> None:
         """A call of a function in C from `frame`."""
@@ -169,6 +180,10 @@ class SharpEdges:
             if type(key) is str and _users_frame(frame) is not None:
                 self.variables[key] = None
             return
+        if code is _ENABLED and _users_frame(frame, logging=True) is not None:
+            self.loggers[frame.f_locals["self"], frame.f_locals["level"]] = None
+        elif code in _ABSTRACT and _users_frame(frame) is not None:
+            self._asked_class(*frame.f_locals.values())
         if code is _SEED and self.mode != "allow":
             if frame.f_locals["self"] is random._inst:
                 self._meet("random.seed", frame)
@@ -177,6 +192,11 @@ class SharpEdges:
         name = _CODES.get(code)
         if name is not None and self.mode != "allow":
             self._meet(name, frame)
+
+    def _asked_class(self, cls: type, asked: Any) -> None:
+        kind = asked if isinstance(asked, type) else type(asked)
+        if not issubclass(kind, TracedTensor):
+            self.classes[cls, kind] = None
 
     @contextmanager
     def watching(self) -> abc.Generator[None]:
@@ -207,6 +227,17 @@ class SharpEdges:
             condition = "{1}.get({2}) == {3}"
             values = (Named(table, "environment"), key, table.get(key))
             found.append(StateCheck(f"environment: {name}", None, condition, values))
+        for (logger, level), _ in self.loggers.items():
+            values = (Named(logger, "logger"), level, logger.isEnabledFor(level))
+            condition, subject = (
+                "{1}.isEnabledFor({2}) is {3}",
+                f"the level of logger {logger.name}",
+            )
+            found.append(StateCheck(subject, None, condition, values))
+        for (cls, kind), _ in self.classes.items():
+            values = (Named(issubclass), Named(kind), Named(cls), issubclass(kind, cls))
+            subject = f"whether {kind.__name__} is a {cls.__name__}"
+            found.append(StateCheck(subject, None, "{1}({2}, {3}) is {4}", values))
         return found
 
     def report(self) -> None:
@@ -225,12 +256,12 @@ class SharpEdges:
             warnings.warn(message, SharpEdgeWarning, stacklevel=2)
 
 
-def _users_frame(frame: FrameType | None) -> FrameType | None:
+def _users_frame(frame: FrameType | None, *, logging: bool = False) -> FrameType | None:
     """The user's frame that calls the standard library; None where torch or we do, or for the sake of a warning."""
     while frame is not None and (
         is_beneath(frame.f_code.co_filename) or frame.f_code in _STANDING_IN
     ):
-        if frame.f_code.co_filename.startswith(_UNASKED):
+        if frame.f_code.co_filename.startswith(_UNASKED) and not logging:
             return None
         frame = frame.f_back
     if frame is None or not is_watched(frame.f_code.co_filename) or is_collecting(frame):

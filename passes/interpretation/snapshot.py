@@ -7,15 +7,26 @@ mentions, those before that code runs; so what a call makes is never among them,
 
 from __future__ import annotations
 
+import array
 import enum
 import functools
+import gc
+import operator
 import random
 import sys
 import weakref
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy
@@ -26,6 +37,7 @@ from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.torch_internals import PropModule
 from tracemill.passes.interpretation.views import (
     Attributes,
+    Buffer,
     Cells,
     ClassNames,
     Content,
@@ -53,8 +65,9 @@ from tracemill.passes.interpretation.watch import (
 
 _ATOMS = (
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device,
-    torch.Size, torch.layout, torch.memory_format, BuiltinFunctionType, enum.Enum, torch.Tensor, torch.Generator,
+    torch.Size, torch.layout, torch.memory_format, enum.Enum, torch.Tensor, torch.Generator,
 )  # fmt: skip
+_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
 _WRITTEN_OFTEN = ("sys", "warnings")
 """Modules in which Python itself keeps what it is at; a check of them would not last."""
@@ -64,6 +77,8 @@ _LIMIT = 1_000_000
 
 @functools.lru_cache(maxsize=4096)
 def _is_atomic(kind: type) -> bool:
+    if issubclass(kind, _NUMBERS_AND_TEXTS) and not issubclass(kind, enum.Enum):
+        return kind.__dictoffset__ == 0  # the user's own have attributes
     return issubclass(kind, _ATOMS)
 
 
@@ -128,6 +143,7 @@ _VIEWS: tuple[tuple[Any, tuple[type[View], ...]], ...] = (
     (random.Random, (RandomState,)),
     ((numpy.random.Generator, numpy.random.RandomState), (NumpyRandomState,)),
     (numpy.ndarray, (Content,)),
+    ((bytearray, array.array), (Buffer,)),
 )
 _BARE = frozenset((dict, list, tuple, set, frozenset, deque))
 """Classes whose objects have no attributes."""
@@ -149,8 +165,42 @@ LINKS: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     functools.partialmethod: ("func", "args", "keywords"),
     functools.singledispatchmethod: ("dispatcher", "func"),
+    ChainMap: ("maps",),
+    UserDict: ("data",),
+    UserList: ("data",),
+    weakref.WeakKeyDictionary: ("data",),
+    weakref.WeakValueDictionary: ("data",),
+    weakref.WeakSet: ("data",),
+    memoryview: ("obj",),
 }
 """The attributes of objects that only hold others."""
+
+
+HOLDING = frozenset(
+    (
+        BuiltinFunctionType,
+        MethodWrapperType,
+        MappingProxyType,
+        type({}.keys()),
+        type({}.values()),
+        type({}.items()),
+    )
+)
+
+
+def held_for_life(value: Any) -> list[Any]:
+    """What an object written in C was made for: the list of `items.append`, the dict of `table.keys()`."""
+    if isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
+        held = [value.__self__]
+    else:
+        held = gc.get_referents(value)
+    return [each for each in held if not isinstance(each, (ModuleType, type))]
+
+
+def _names_given(getter: Any) -> list[str]:
+    """The names in an `operator.attrgetter` or `methodcaller`."""
+    _, given, *_ = getter.__reduce__()
+    return [name for name in given if type(name) is str]
 
 
 def _called_unnamed(cls: type) -> list[str]:
@@ -179,7 +229,8 @@ class Snapshot:
 
     views: of objects, by the object's id. globals, classes: the namespaces of the user's own modules and classes, by
     the id of the dictionary and of the class. libraries: those of other modules. caches: how often the results of each
-    `functools.lru_cache` were asked for, by the id of its function. met: every object, by id.
+    `functools.lru_cache` were asked for, by the id of its function. met: every object, by id. names: what code mentions.
+    imported: the modules that it imports.
     """
 
     def __init__(self) -> None:
@@ -189,7 +240,8 @@ class Snapshot:
         self.libraries: dict[int, LibraryNames] = {}
         self.caches: dict[int, Any] = {}
         self.met: dict[int, Any] = {}
-        self._names: set[str] = set()
+        self.names: set[str] = set()
+        self.imported: set[str] = set()
         self._whole = False
         self._modules: list[ModuleType] = []
 
@@ -212,8 +264,14 @@ class Snapshot:
         if kind is CACHED:
             self.caches[id(value)] = value.cache_info()
             return [value.__wrapped__, *(result for _, result in results_of(value))]
-        if kind is weakref.ref:
+        if issubclass(kind, weakref.ref):
             return (value(),)
+        if kind in HOLDING:
+            return held_for_life(value)
+        if kind in (operator.attrgetter, operator.methodcaller):
+            names = {part for name in _names_given(value) for part in name.split(".")}
+            self.mention(names)
+            return ()
         if isinstance(value, ModuleType):
             if not is_users_module(value):
                 return self._library(value)
@@ -257,13 +315,13 @@ class Snapshot:
             return ()
         view = self.libraries[id(module.__dict__)] = LibraryNames(module)
         behind = getattr(module, "m", None) if isinstance(module, PropModule) else None
-        return [*view.mention(self._names), *([behind] if behind is not None else ())]
+        return [*view.mention(self.names), *([behind] if behind is not None else ())]
 
     def _names_in(self, table: Mapping[str, Any]) -> set[str]:
         """The names that count in a module or class: where code asks for all of its names, those of constants as well."""
         if not self._whole:
-            return self._names
-        return self._names.union(name for name, value in table.items() if is_atom(value))
+            return self.names
+        return self.names.union(name for name, value in table.items() if is_atom(value))
 
     def namespace(self, table: dict[str, Any], names: Iterable[str]) -> list[Any]:
         """Takes the names of a module's globals in; returns the values of the new ones."""
@@ -276,7 +334,9 @@ class Snapshot:
         """Takes in what code mentions, before it runs for the first time; `whole`: it asks for all that objects have."""
         names, loaded = set(mentioned(code)), set(global_names(code))
         imported = set(imported_names(code))
-        found = self.namespace(namespace, namespace if "globals" in loaded else loaded)
+        self.imported |= imported
+        everything = (name for name in namespace if name != "__builtins__")
+        found = self.namespace(namespace, everything if "globals" in loaded else loaded)
         self.globals[id(namespace)].loaded |= loaded
         for name in sys.modules.keys() & names:
             if name in imported or is_users_module(sys.modules[name]):
@@ -300,10 +360,10 @@ class Snapshot:
 
     def mention(self, names: set[str]) -> None:
         """Takes in names that code is about to use."""
-        new, found = names - self._names, list[Any]()
+        new, found = names - self.names, list[Any]()
         if not new:
             return
-        self._names |= new
+        self.names |= new
         for view in (*self.classes.values(), *self.libraries.values()):
             found += view.mention(new)
         for module in self._modules:

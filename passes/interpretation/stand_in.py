@@ -37,6 +37,11 @@ interpretation: ContextVar[Recording | None] = ContextVar("interpretation", defa
 """The interpretation that is under way in this thread."""
 
 
+def own_attributes(tensor: Any) -> list[str]:
+    """The names of the attributes that the program gave to a stand-in."""
+    return [name for name in getattr(tensor, "__dict__", ()) if name not in ("proxy", "_is_param")]
+
+
 class TracedTensor(torch.Tensor):
     """A tensor with a proxy's metadata and no data; every call on it is recorded.
 
@@ -45,6 +50,12 @@ class TracedTensor(torch.Tensor):
 
     proxy: TensorProxy
     _is_param = False  # what isinstance(x, nn.Parameter) looks at
+
+    def take_after(self, tensor: torch.Tensor) -> None:
+        """Makes this a parameter where `tensor` is one, with the attributes that somebody gave to it."""
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            vars(self).update(vars(tensor))
+        self._is_param = isinstance(tensor, torch.nn.Parameter)
 
     @property
     def __class__(self) -> type:

@@ -37,7 +37,13 @@ from tracemill.passes.interpretation.conditions import (
     StateCheck,
 )
 from tracemill.passes.interpretation.places import Place, own_name
-from tracemill.passes.interpretation.snapshot import LINKS, is_atom, is_users_class
+from tracemill.passes.interpretation.snapshot import (
+    HOLDING,
+    LINKS,
+    held_for_life,
+    is_atom,
+    is_users_class,
+)
 from tracemill.passes.interpretation.tables import (
     State,
     TableWalk,
@@ -71,6 +77,11 @@ class Walk(TableWalk):
         self._walk()
         for view in self._snapshot.libraries.values():
             self._library(view)
+        imported = {name: sys.modules.get(name) for name in sorted(self._snapshot.imported)}
+        if imported:
+            modules = Place(sys.modules, None, (), "sys_modules")
+            wanted = {name: module for name, module in imported.items() if module is not None}
+            self._table("modules that the program imports", modules, wanted, frozenset())
         if self._tables.modules:
             self._later.extend(
                 Place(hooks, None, (), name) for name, hooks in GLOBAL_HOOKS.items() if hooks
@@ -119,6 +130,7 @@ class Walk(TableWalk):
         value = place.value
         if isinstance(value, torch.Tensor):
             self.state.tensors.setdefault(id(value), []).append(place)
+            self._tensor_attributes(place, value)
             return
         if is_atom(value) or value is ABSENT:
             return
@@ -130,6 +142,14 @@ class Walk(TableWalk):
             self._seen[id(value)] = self.places[id(value)] = place
             self._object(place, value)
 
+    def _tensor_attributes(self, place: Place, tensor: torch.Tensor) -> None:
+        """The attributes that somebody gave to a tensor."""
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.__dict__:
+            wanted = {key: value for key, value in vars(tensor).items() if self._counts(key)}
+            if wanted:
+                table = place.child(tensor.__dict__, (".__dict__",), "attributes")
+                self._table(f"{named(place)}: its attributes", table, wanted, frozenset())
+
     def _object(self, place: Place, value: Any) -> None:
         kind = type(value)
         if kind in LINKS:
@@ -137,7 +157,10 @@ class Walk(TableWalk):
                 self._later.append(place.child(getattr(value, name, None), (f".{name}",), ""))
         elif kind is CACHED:
             self._cached(place, value)
-        elif kind is weakref.ref:
+        elif kind in HOLDING:
+            for held in held_for_life(value):
+                self._later.append(Place(held, None, (), own_name(held)))
+        elif issubclass(kind, weakref.ref):
             self._later.append(place.child(value(), ("()",), ""))
         elif isinstance(value, type):
             self._class(place, value)
@@ -232,6 +255,7 @@ class Walk(TableWalk):
             child = place.child(value, (f".{name}", (key,)), key)
             if isinstance(value, torch.Tensor):
                 self.state.tensors.setdefault(id(value), []).append(child)
+                self._tensor_attributes(child, value)
             elif key not in changed and value is None:
                 self._tables.missing.append((table, key))
 

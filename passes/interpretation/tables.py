@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class TableWalk:
     ) -> None:
         self.state = State()
         self._snapshot = snapshot
-        self._names = frozenset(watch.names - _INTERNAL)
+        self._names = frozenset((watch.names | snapshot.names) - _INTERNAL)
         self._whole = watch.whole
         self._watch = watch
         self._codes = {id(code) for code in watch.codes}
@@ -128,15 +128,17 @@ class TableWalk:
                 self._later.append(place.child(wrapped, (".__wrapped__",), ""))
             if view not in self._changes and not any(self._counts(k, view) for k in view.before):
                 return
+        is_namespace = type(owner) is SimpleNamespace  # whose text has all of them
         wanted = {
             key: value
             for key, value in view.before.items()
-            if self._counts(key, view) and key not in changed
+            if (is_namespace or self._counts(key, view)) and key not in changed
         }
         if not wanted and isinstance(owner, (dict, list, tuple)):
             return
         table = place.child(owner.__dict__, (".__dict__",), "attributes")
-        all_of_it = self._whole and not changed and is_users_class(type(owner))
+        all_of_it = (self._whole and is_users_class(type(owner))) or is_namespace
+        all_of_it = all_of_it and not changed
         watched = None if all_of_it else self._watched(changed)
         self._table(f"{named(place)}: its attributes", table, wanted, watched)
         for key, value in wanted.items():
@@ -277,6 +279,12 @@ class TableWalk:
                 StateCheck(f"{named(place)}: its state", place, condition, values)
             )
 
+    def _buffer(self, place: Place, view: View) -> None:
+        if not self._changed(view):
+            content = Named(view.before["content"], f"{hint(place)}_as_traced")
+            one = StateCheck(f"{named(place)}: its content", place, "{0} == {1}", (content,))
+            self.state.checks.append(one)
+
     def _content(self, place: Place, view: View) -> None:
         if not self._changed(view):
             check = ArrayCheck(place.value)
@@ -301,6 +309,7 @@ _LINES: dict[type, Callable[[TableWalk, Place, View], None]] = {
     views.Variable: TableWalk._variable,
     views.RandomState: TableWalk._random,
     views.NumpyRandomState: TableWalk._numpy_random,
+    views.Buffer: TableWalk._buffer,
     views.Content: TableWalk._content,
 }
 

@@ -193,8 +193,8 @@ class Names(View):
 
     def mention(self, names: Iterable[str]) -> list[Any]:
         """Takes names in; returns the values of the new ones."""
-        table = self._table()
-        new = table.keys() & (set(names) - self.mentioned)
+        table, names = self._table(), set(names)
+        new = table.keys() & (names - self.mentioned)
         self.mentioned.update(names)
         values = {name: table[name] for name in new}
         self.before.update(values)
@@ -309,6 +309,20 @@ class NumpyRandomState(View):
 
     def write(self, values: dict[Any, Any]) -> None:
         set_numpy_state(self.owner, values["state"])
+
+
+class Buffer(View):
+    """What is in a bytearray or an array."""
+
+    def read(self) -> dict[Any, Any]:
+        return {"content": self.owner[:]}
+
+    def changes(self) -> dict[Any, Any]:
+        now = self.read()
+        return {} if now == self.before else now
+
+    def write(self, values: dict[Any, Any]) -> None:
+        self.owner[:] = values["content"]
 
 
 class Content(View):

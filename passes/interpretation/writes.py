@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import numpy
@@ -27,6 +28,7 @@ from tracemill.compiler.symbolic import Expression
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.messages import Message
 from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
 from tracemill.passes.interpretation.tables import by_name
@@ -135,6 +137,19 @@ class Writer:
     def _owner(self, view: View) -> Place:
         return place_of(view.owner, self.places)
 
+    def message(self, message: Message) -> Write:
+        """The line of a warning or log record."""
+        function, args = message
+        owner = Place(function, None, (), function.__name__)
+        values = [
+            self.value(arg, "a log record's argument")
+            if _is_literal(arg) or type(arg) is tuple
+            else Named(arg)
+            for arg in args
+        ]
+        places = ", ".join(f"{{{index}}}" for index in range(1, len(values) + 1))
+        return Write(f"{{0}}({places})", owner, tuple(values))
+
     # Values
 
     def value(self, value: Any, where: str) -> Any:
@@ -151,7 +166,19 @@ class Writer:
             return Named(value) if not _is_literal(value) else value
         if type(value) is tuple:
             return tuple(self.value(item, where) for item in value)
+        if isinstance(value, tuple) and hasattr(type(value), "_make"):
+            kind: Any = type(value)
+            return kind._make(self.value(item, where) for item in value)
+        if type(value) is MethodType and self._is_found_again(value.__self__):
+            return Named(value)
         return self._made(value, where)
+
+    def _is_found_again(self, value: Any) -> bool:
+        """Whether an object is the same one at each call: no argument, nor made by the program."""
+        place = self.places.get(id(value))
+        while place is not None and place.parent is not None:
+            place = place.parent
+        return place is not None and not (place.hint and counts_by_content(place.value))
 
     def _made(self, value: Any, where: str) -> Any:
         """A list, dict, set or object that the program made."""
@@ -259,6 +286,9 @@ class Writer:
         for key, value in changed.items():
             yield self._assignment(view, owner, f"{{0}}.{key}", key, value)
 
+    def _buffer(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
+        yield Write("{0}[:] = {1}", self._owner(view), (Named(changed["content"], "content"),))
+
     def _content(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
         if any(_is_inside(tensor, view.owner) for _, tensor in self.interpreter.lifted.values()):
             raise MutationError(
@@ -285,6 +315,7 @@ _LINES: dict[type, Callable[[Writer, Any, dict[Any, Any]], Iterator[Write]]] = {
     views.Variable: Writer._call,
     views.RandomState: Writer._call,
     views.NumpyRandomState: Writer._numpy_random,
+    views.Buffer: Writer._buffer,
     views.Content: Writer._content,
 }
 
