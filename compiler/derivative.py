@@ -22,7 +22,7 @@ from tracemill.compiler.gradients import gradients, kept_by
 from tracemill.compiler.layouts import fake_tensors
 from tracemill.compiler.oracle import ORACLE, STORAGE_READERS, is_pytorch, unobserved
 from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.sizes import Sizes, Way
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import symbol
 from tracemill.compiler.values import leaves, map_leaves
 
@@ -266,9 +266,11 @@ class Derivatives:
     ) -> Derivative | NotCapturedError:
         self.asked += 1
         failure: NotCapturedError | None = None
-        for way in self._ways(fn, args, kwargs):
+        for way in self.sizes.ways:
             try:
                 with _telling_failures(fn):
+                    if failure is not None and ORACLE.ask(fn, args, kwargs)[0].random:
+                        break  # decompositions in Python draw other numbers than kernels, or none
                     return Derivative(fn, args, kwargs, tensors, self.sizes, way)
             except NotCapturedError as error:
                 failure = failure or NotCapturedError(
@@ -276,11 +278,6 @@ class Derivatives:
                 )  # no traceback, whose frames hold tensors
         assert failure is not None
         return failure
-
-    def _ways(self, fn: Any, args: Any, kwargs: Any) -> Sequence[Way]:
-        """The ways in which to ask; decompositions in Python draw other random numbers than kernels, or none."""
-        first, *others = self.sizes.ways
-        return (first,) if others and ORACLE.ask(fn, args, kwargs)[0].random else self.sizes.ways
 
     def clear(self) -> None:
         """Forgets every derivative."""
