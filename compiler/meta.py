@@ -22,8 +22,12 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def hint(size: Any) -> int:
-    """What a size is while tracing."""
-    return size.node.hint if type(size) is torch.SymInt else size
+    """What a size is while tracing; raises ValueError for one that only a tensor's values decide."""
+    if type(size) is not torch.SymInt:
+        return size
+    if size.node.hint is None:
+        raise ValueError(f"{size} is decided by the values of a tensor")
+    return size.node.hint
 
 
 _FIELDS = (

@@ -241,3 +241,22 @@ def test_dropout_between_recurrent_layers_draws_as_in_eager(
         torch.manual_seed(length)
         torch.testing.assert_close(found, layers(x)[0])
         assert torch.equal(after, torch.rand(1))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.combinations(2).prod(1),
+        lambda x: x[x > 0].exp(),
+        lambda x: torch.ops.aten.native_group_norm(x.view(1, -1, 1), None, None, 1, 4, 1, 2, 0.5)[
+            0
+        ],
+    ],
+    ids=["combinations", "masked", "group norm"],
+)
+def test_what_has_no_derivative_in_symbols_has_one_at_each_call(program: Program) -> None:
+    jitted = symbolic(program)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        given = learning((4,))
+        torch.testing.assert_close(gradients(jitted, given), gradients(program, given))

@@ -134,13 +134,29 @@ class Derivation:
         try:
             gradients = link.backward(cotangents, arrived, lines.append)
         except NotCapturedError:
-            link = self._for_sizes_of_now(bsym) or self._leave_to_autograd(bsym, cotangents)
-            gradients = link.backward(cotangents, arrived, lines.append)
+            link, gradients = self._differentiated_otherwise(bsym, cotangents, arrived, lines)
         lines[mark:] = unbound(lines[mark:], self._sizes)
         if bsym.overwritten:
             saved = link.saved(cotangents)
             lines[mark:] = overwritten.read(bsym, lines[mark:], self._known, saved)
         return gradients
+
+    def _differentiated_otherwise(
+        self,
+        bsym: BoundSymbol,
+        cotangents: dict[TensorProxy, TensorProxy],
+        arrived: dict[TensorProxy, TensorProxy],
+        lines: list[BoundSymbol],
+    ) -> tuple[Link, Gradients]:
+        """The gradients of a line whose backward could not be told: for the sizes of now, or by autograd at each call."""
+        link = self._for_sizes_of_now(bsym)
+        if link is not None:
+            try:
+                return link, link.backward(cotangents, arrived, lines.append)
+            except NotCapturedError:
+                pass
+        link = self._leave_to_autograd(bsym, cotangents)
+        return link, link.backward(cotangents, arrived, lines.append)
 
     def _for_sizes_of_now(self, bsym: BoundSymbol) -> Link | None:
         """The link of a line that PyTorch differentiates for the sizes of now, and not for every size."""
