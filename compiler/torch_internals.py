@@ -358,6 +358,7 @@ __all__ = [
     "functional_commit",
     "functional_replace",
     "functional_sync",
+    "functorch_interpreter",
     "functorch_is_active",
     "fx_is_tracing",
     "get_cudnn_enabled",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType
 from typing import Any, Protocol
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
+
+NEVER = (FunctionType, BuiltinFunctionType, MethodDescriptorType, MethodWrapperType)
+"""Types of callables that are no such operators: to ask for the class of operators takes a microsecond."""
 
 
 class Recording(AbstractContextManager[Any], Protocol):

@@ -40,7 +40,6 @@ from tracemill.passes.interpretation.stand_in import TracedTensor
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
 
-
 _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
 """What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
 
@@ -136,7 +135,8 @@ class Interpreter(TorchFunctionMode):
                 stand_in.lie_like(other)
                 return
             made = TracedTensor(other)
-            made._is_param = stand_in._is_param
+            if stand_in._is_param:
+                made.be_parameter()
             torch.utils.swap_tensors(stand_in, made)
 
     def require_grad(self, proxy: TensorProxy) -> None:
@@ -227,13 +227,14 @@ class Interpreter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if internals.functorch_is_active() or outlived(args):
+        other = args and type(args[0]) is not TracedTensor
+        if internals.functorch_interpreter() or (other and outlived(args)):
             return transformed(self, func, args, kwargs)
         if func in queries.METADATA or func in queries.SETTINGS:
             if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:
                 self.lift(args[0])  # what the program read of it must be so at each call
             return func(*args, **kwargs)
-        if isinstance(func, internals.HigherOrderOperator):
+        if type(func) not in higher_order.NEVER and isinstance(func, internals.HigherOrderOperator):
             return higher_order.run(self, func, (*args, *kwargs.values()))
         with unprofiled():
             return self._recorded(func, args, kwargs)

@@ -13,6 +13,7 @@ import torch
 from tracemill.compiler.errors import MutationError, TracemillError
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
+from tracemill.compiler.profiling import unprofiled
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.trace import Trace
@@ -104,7 +105,8 @@ def observe(
             watch,
         ):
             returned = _called(interpreter, context, values)
-            refuse_set_attributes(interpreter)
+            with unprofiled():
+                refuse_set_attributes(interpreter)
             output = Returned(interpreter, given, snapshot.met).output(returned)
     finally:
         changes = snapshot.changes()
@@ -119,9 +121,9 @@ def observe(
 def refuse_set_attributes(interpreter: Interpreter) -> None:
     """Raises MutationError where the program gave an attribute to a tensor that it did not make."""
     for _, tensor in list(interpreter.lifted.values()):
-        attributes = vars(interpreter.lift(tensor))
-        for name in own_attributes(interpreter.lift(tensor)):
-            if attributes[name] is not vars(tensor).get(name):
+        stand_in = interpreter.lift(tensor)
+        for name in own_attributes(stand_in):
+            if vars(stand_in)[name] is not vars(tensor).get(name):
                 raise MutationError(
                     f"the program sets an attribute of a tensor, {name!r}, which the compiled program would not do; keep it "
                     "elsewhere"

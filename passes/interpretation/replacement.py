@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -32,6 +34,14 @@ def standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Ca
     return stand_in
 
 
+@functools.cache
+def _keep_for_ourselves(name: str) -> None:
+    """Gives tracemill's modules a name of Python's own before it is replaced: their calls serve no program."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("tracemill."):
+            vars(module).setdefault(name, getattr(builtins, name))
+
+
 class Replacement:
     """Replaces attributes of the process for as long as any thread is inside the block.
 
@@ -49,6 +59,8 @@ class Replacement:
         with self._lock:
             if self._inside == 0:
                 for owner, name, value in self._attributes():
+                    if owner is builtins:
+                        _keep_for_ourselves(name)
                     self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
                     setattr(owner, name, value)
                     _replaced[id(owner), name] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -39,7 +40,17 @@ interpretation: ContextVar[Recording | None] = ContextVar("interpretation", defa
 
 def own_attributes(tensor: Any) -> list[str]:
     """The names of the attributes that the program gave to a stand-in."""
-    return [name for name in getattr(tensor, "__dict__", ()) if name not in ("proxy", "_is_param")]
+    return [name for name in getattr(tensor, "__dict__", ()) if name not in _OURS]
+
+
+_OURS = frozenset({"proxy", "_is_param", "_eager_class"})
+
+
+def _refuse_class(tensor: TracedTensor, cls: type) -> None:
+    if cls is not tensor.__class__:
+        raise UnsupportedError(
+            f"the class of a tensor is changed to {cls.__name__}; make a new one instead"
+        )
 
 
 class TracedTensor(torch.Tensor):
@@ -50,24 +61,22 @@ class TracedTensor(torch.Tensor):
 
     proxy: TensorProxy
     _is_param = False  # what isinstance(x, nn.Parameter) looks at
+    _eager_class: type = torch.Tensor
+    # Asked for at every turn, so that it is no function in Python.
+    __class__ = property(  # pyright: ignore[reportIncompatibleMethodOverride]
+        operator.attrgetter("_eager_class"), _refuse_class
+    )
 
     def take_after(self, tensor: torch.Tensor) -> None:
         """Makes this a parameter where `tensor` is one, with the attributes that somebody gave to it."""
         if type(tensor) in (torch.Tensor, torch.nn.Parameter):
             vars(self).update(vars(tensor))
-        self._is_param = isinstance(tensor, torch.nn.Parameter)
+        if isinstance(tensor, torch.nn.Parameter):
+            self.be_parameter()
 
-    @property
-    def __class__(self) -> type:
-        """The class that the tensor has in eager."""
-        return torch.nn.Parameter if self._is_param else torch.Tensor
-
-    @__class__.setter
-    def __class__(self, cls: type) -> None:
-        if cls is not self.__class__:
-            raise UnsupportedError(
-                f"the class of a tensor is changed to {cls.__name__}; make a new one instead"
-            )
+    def be_parameter(self) -> None:
+        """Makes this the stand-in of a parameter."""
+        self._is_param, self._eager_class = True, torch.nn.Parameter
 
     @staticmethod
     def __new__(cls: type[TracedTensor], proxy: TensorProxy, layout: Any = None) -> TracedTensor:
