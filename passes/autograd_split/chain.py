@@ -24,7 +24,7 @@ from tracemill.passes.autograd_split.hooked import HookedLink
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients, Link, at, oracle_link, unnamed
 from tracemill.passes.autograd_split.opaque import OpaqueLink
 from tracemill.passes.autograd_split.own_vjp import OwnVjpLink
-from tracemill.passes.autograd_split.unbind import unbound
+from tracemill.passes.autograd_split.slices import together
 
 MOST_CLASSES = 4
 """Of how many kinds the outputs of a line may be, by what depends on them, for all their subsets to be looked at."""
@@ -135,7 +135,7 @@ class Derivation:
             gradients = link.backward(cotangents, arrived, lines.append)
         except NotCapturedError:
             link, gradients = self._differentiated_otherwise(bsym, cotangents, arrived, lines)
-        lines[mark:] = unbound(lines[mark:], self._sizes)
+        lines[mark:] = together(lines[mark:], self._sizes)
         if bsym.overwritten:
             saved = link.saved(cotangents)
             lines[mark:] = overwritten.read(bsym, lines[mark:], self._known, saved)
