@@ -21,12 +21,16 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+class DecidedByDataError(ValueError):
+    """Raised for a size that only a tensor's values decide."""
+
+
 def hint(size: Any) -> int:
-    """What a size is while tracing; raises ValueError for one that only a tensor's values decide."""
+    """What a size is while tracing; raises DecidedByDataError for one that only a tensor's values decide."""
     if type(size) is not torch.SymInt:
         return size
     if size.node.hint is None:
-        raise ValueError(f"{size} is decided by the values of a tensor")
+        raise DecidedByDataError(f"{size} is decided by the values of a tensor")
     return size.node.hint
 
 

@@ -248,11 +248,12 @@ def test_dropout_between_recurrent_layers_draws_as_in_eager(
     [
         lambda x: torch.combinations(x).prod(1),
         lambda x: x[x > 0].exp(),
+        lambda x: x.index_fill(0, torch.tensor([0, 2]), 2).exp(),
         lambda x: torch.ops.aten.native_group_norm(x.view(1, -1, 1), None, None, 1, 4, 1, 2, 0.5)[
             0
         ],
     ],
-    ids=["combinations", "masked", "group norm"],
+    ids=["combinations", "masked", "filled", "group norm"],
 )
 def test_what_has_no_derivative_in_symbols_has_one_at_each_call(program: Program) -> None:
     jitted = symbolic(program)

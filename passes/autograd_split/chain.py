@@ -12,6 +12,7 @@ from tracemill.compiler.answer import tensor_arguments
 from tracemill.compiler.body import NotCapturedError
 from tracemill.compiler.derivative import DERIVATIVES, derivatives_for
 from tracemill.compiler.errors import MutationError, UnsupportedError
+from tracemill.compiler.meta import DecidedByDataError
 from tracemill.compiler.module_hooks import Hooked
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import Proxy, TensorProxy
@@ -133,7 +134,7 @@ class Derivation:
         mark = len(lines)
         try:
             gradients = link.backward(cotangents, arrived, lines.append)
-        except NotCapturedError:
+        except (NotCapturedError, DecidedByDataError):
             link, gradients = self._differentiated_otherwise(bsym, cotangents, arrived, lines)
         lines[mark:] = together(lines[mark:], self._sizes)
         if bsym.overwritten:
