@@ -81,13 +81,10 @@ class HandedTogether(ast.NodeTransformer):
                     pass
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        self._star(node.args)
-        return self.generic_visit(node)
-
-    def _star(self, values: list[ast.expr]) -> None:
         count = len(self.names)
-        if [_name(value) for value in values[-count:]] == self.names:
-            values[-count:] = [ast.Starred(ast.Name(self.rest, ast.Load()), ast.Load())]
+        if [_name(value) for value in node.args[-count:]] == self.names:
+            node.args[-count:] = [ast.Starred(ast.Name(self.rest, ast.Load()), ast.Load())]
+        return self.generic_visit(node)
 
 
 def _handed_on(names: Sequence[str], lines: Sequence[ast.stmt]) -> list[str]:

@@ -167,7 +167,7 @@ class Specialisations:
         """
         if (
             interpretation.get() is not None
-            or internals.functorch_is_active()
+            or internals.functorch_interpreter()
             or is_somebody_elses()
         ):
             return self.target(*args, **kwargs)  # inlined into what is traced or transformed

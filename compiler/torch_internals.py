@@ -258,11 +258,6 @@ def python_setting_readers() -> list[Any]:
     return [*found, torch.distributed.is_initialized] if torch.distributed.is_available() else found
 
 
-def functorch_is_active() -> bool:
-    """Whether vmap, grad or jvp of functorch wraps tensors at the moment."""
-    return bool(functorch_interpreter())
-
-
 def inductor() -> Any:
     """The parts of Inductor that compile a graph; importing them takes a second, so they wait until they are needed."""
     with warnings.catch_warnings():
@@ -359,7 +354,6 @@ __all__ = [
     "functional_replace",
     "functional_sync",
     "functorch_interpreter",
-    "functorch_is_active",
     "fx_is_tracing",
     "get_cudnn_enabled",
     "get_cudnn_sdp_enabled",

@@ -15,7 +15,7 @@ from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.torch_internals import (
     DisableTorchFunction,
     function_mode_depth,
-    functorch_is_active,
+    functorch_interpreter,
     no_torch_function,
 )
 
@@ -125,7 +125,11 @@ class TracedTensor(torch.Tensor):
             return recording.record_below_autograd(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        if interpretation.get() is not None and function_mode_depth() and not functorch_is_active():
+        if (
+            interpretation.get() is not None
+            and function_mode_depth()
+            and not functorch_interpreter()
+        ):
             return torch.Tensor.__repr__(self)  # asked by the program: what the tensor holds
         return f'<traced {self.proxy.name}: "{self.proxy.type_string}">'
 
