@@ -36,13 +36,18 @@ class Definition:
     def __init__(self, program: Any, draws: int) -> None:
         self.program = program
         self.draws = draws
+        self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Any], device: torch.device) -> list[torch.Tensor]:
         """Runs the program on inputs that lie on `device`; the first time it is compiled."""
         given = list(inputs)
-        if self.draws:
-            given += random_state(torch.cuda.default_generators[device.index], self.draws)
-        return self.program.execute(given, device=device)
+        with (
+            self._lock,
+            torch.cuda.device(device),
+        ):  # regions share definitions, and threads may run them at once
+            if self.draws:
+                given += random_state(torch.cuda.default_generators[device.index], self.draws)
+            return self.program.execute(given, device=device)
 
     def __str__(self) -> str:
         return repr(self.program).strip()

@@ -28,7 +28,7 @@ class NvFuserExecutor(FusionExecutor):
     """Runs regions of operations on CUDA tensors by nvFuser.
 
     options: families of operations that it takes too, of "matmul", "linear", "attention" and "scatter", for which
-    PyTorch's own kernels are mostly the better choice. strict: whether a region that nvFuser cannot compile is an error;
+    PyTorch's own kernels are mostly the better choice. strict: whether a region that nvFuser cannot compile or run is an error;
     else PyTorch runs it, with a warning. Raises OptionError for an unknown family.
 
     device_type: where the tensors of its regions are. function: what makes a graph a function.
@@ -66,6 +66,10 @@ class NvFuserExecutor(FusionExecutor):
                 return f"of {tensor.dtype}"
             if tensor.device.type != self.device_type and tensor.shape:
                 return f"on {tensor.device} too"
+            if tensor.meta.layout != torch.strided:
+                return f"of {tensor.meta.layout}"
+            if tensor.meta.neg:  # nvFuser reads memory as it is
+                return "of a tensor with the negative bit"
         if any(_is_empty(value) for value in bsym.inputs) or all(map(_is_empty, bsym.outputs)):
             return "of no elements"
         if not is_available():

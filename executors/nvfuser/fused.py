@@ -16,6 +16,7 @@ from tracemill.compiler.torch_internals import FakeTensor
 from tracemill.executors.nvfuser.definition import Definition, define
 from tracemill.executors.nvfuser.families import TRANSLATIONS
 from tracemill.executors.nvfuser.layout import Layout
+from tracemill.executors.nvfuser.registry import Untranslatable
 from tracemill.executors.nvfuser.values import sizes_of
 
 _shared: WeakValueDictionary[Any, Definition] = WeakValueDictionary()
@@ -27,8 +28,9 @@ class Fused:
 
     Regions that do the same, such as the layers of a model, share their definitions, and so the kernels.
 
-    name: the region's. module: the graph as PyTorch runs it: on fakes, and where nvFuser fails to compile it.
-    strict: whether that is an error. options: the families of operations that are translated besides those that always are.
+    name: the region's. module: the graph as PyTorch runs it: on fakes, and where nvFuser fails.
+    strict: whether such a failure is an error. options: the families of operations that are translated besides those that
+    always are.
     """
 
     def __init__(
@@ -44,7 +46,6 @@ class Fused:
         self.strict = strict
         self._options = options
         self._definitions: dict[Any, Definition] = {}
-        self._compiled: set[Any] = set()
         self._failed = False
         nodes = list(module.graph.nodes)
         self._inputs = [node.meta["val"] for node in nodes if node.op == "placeholder"]
@@ -59,24 +60,35 @@ class Fused:
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """The region's outputs."""
-        if self._failed or any(isinstance(value, FakeTensor) for value in inputs):
+        if any(isinstance(value, FakeTensor) for value in inputs):
             return self.module(*inputs)
+        outputs = None if self._failed else self._by_nvfuser(inputs)
+        if outputs is None:
+            outputs = list(self.module(*inputs))
+        return self._as_recorded(inputs, outputs)
+
+    def _by_nvfuser(self, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+        """The outputs as nvFuser makes them; None where it cannot."""
         layouts = tuple(
             [
                 Layout.of(value.shape, value.stride()) if isinstance(value, torch.Tensor) else None
                 for value in inputs
             ]
         )
-        definition = self._definitions.get(layouts) or self.definition(layouts)
         try:
-            outputs = self.run(definition, inputs, self._device)
-        except RuntimeError as error:
-            if self.strict or layouts in self._compiled or not _is_own(error):
+            definition = self._definitions.get(layouts) or self.definition(layouts)
+            if definition.draws and self.is_captured():
+                return None
+            return self.run(definition, inputs, self._device)
+        except (RuntimeError, Untranslatable) as error:
+            if self.strict or not _is_own(error):
                 raise
             self._give_up(error)
-            return self.module(*inputs)
-        self._compiled.add(layouts)
-        return self._as_recorded(inputs, outputs)
+            return None
+
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph is being captured, in which nvFuser would draw the same numbers at each replay."""
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def run(
         self, definition: Definition, inputs: Sequence[Any], device: torch.device
@@ -141,10 +153,9 @@ class Fused:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        first = next(iter(str(error).strip().splitlines()), "")
         warnings.warn(
-            f"nvFuser could not compile region {self.name}, which PyTorch runs instead: {first}",
-            stacklevel=3,
+            f"nvFuser could not run region {self.name}, which PyTorch runs instead: {_reason(error)}",
+            stacklevel=4,
         )
 
     def __str__(self) -> str:
@@ -219,6 +230,13 @@ def _moved_from(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def _is_own(error: RuntimeError) -> bool:
-    """Whether an error is nvFuser's own, of compiling; not one of memory or of the device."""
-    return type(error) is RuntimeError and "INTERNAL ASSERT" in str(error)
+def _is_own(error: Exception) -> bool:
+    """Whether an error is nvFuser's own, of compiling or of what it is given; not one of memory or of the device."""
+    return type(error) in (RuntimeError, Untranslatable)
+
+
+def _reason(error: Exception) -> str:
+    """The line of an error of nvFuser's that says what is wrong: before it may come a place in its sources and a kernel."""
+    lines = str(error).partition("\nException raised from")[0].strip().splitlines()
+    said = [line for line in lines if line and "INTERNAL ASSERT" not in line] or lines or [""]
+    return next((line for line in said if "error: " in line), said[0])

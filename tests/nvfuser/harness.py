@@ -64,7 +64,7 @@ class CountedGenerator:
 def interpreted(
     definition: Definition, inputs: Sequence[Any], generator: Any = None
 ) -> list[torch.Tensor]:
-    """Compiles a definition for inputs like these, and runs it on them by PyTorch.
+    """Compiles a definition for inputs like these, where no GPU does, and runs it on them by PyTorch.
 
     generator: whose random numbers it draws; those of a new one, which PyTorch's seed decides on, unless given.
     """
@@ -72,7 +72,7 @@ def interpreted(
     if definition.draws:
         generator = generator or CountedGenerator(int(torch.randint(2**62, ())))
         given += random_state(generator, definition.draws)
-    if not compiling.obstacle():
+    if not ON_GPU and not compiling.obstacle():
         fault = COMPILER.fault(str(definition), given)
         assert not fault, f"{definition}\n{fault[:2000]}"
     return interpreter.run(str(definition), given)

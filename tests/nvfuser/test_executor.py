@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import tracemill as tm
 from tests.nvfuser.harness import (
+    ON_GPU,
     Interpreted,
     InterpretedAnything,
     compare,
@@ -21,6 +22,7 @@ from tests.nvfuser.harness import (
 )
 from tracemill.executors.nvfuser.definition import Definition
 from tracemill.executors.nvfuser.executor import NvFuserExecutor, definitions
+from tracemill.executors.nvfuser.fused import Fused
 
 
 def test_one_definition_for_many_sizes() -> None:
@@ -80,31 +82,133 @@ def test_dropout_draws_anew_at_each_call_and_alike_after_a_seed() -> None:
 
 
 class Failing(Interpreted):
-    """A region whose kernels do not compile."""
+    """A region that nvFuser does not run, with what it says of one, such as that its kernels do not compile."""
+
+    message = """INTERNAL ASSERT FAILED at compiled_kernel.cpp:187, please report a bug
+
+// Codegen generated code
+} // namespace nvf
+
+CUDA NVRTC compile error: kernel.cu(12731): error: no instance of overloaded function
+         = relu(T2[0]);
+
+Exception raised from invoke at compiled_kernel.cpp:187 (most recent call first):"""
+    error: type[Exception] = RuntimeError
 
     def run(
         self, definition: Definition, inputs: Sequence[Any], device: torch.device
     ) -> list[torch.Tensor]:
-        raise RuntimeError(" INTERNAL ASSERT FAILED at somewhere")
+        raise self.error(self.message)
 
 
-class FailingExecutor(InterpretedAnything):
-    """An executor of such."""
+class Refusing(Failing):
+    """A region of which nvFuser refuses an input."""
 
-    function = Failing
+    message = "Expected (stride)==(expected) . Found 2 vs 1.\nException raised from validate at metadata.cpp"
 
 
-def test_a_region_that_does_not_compile_runs_by_pytorch_with_one_warning() -> None:
-    fast = tm.jit(lambda x: x.exp() + 1, executors=[FailingExecutor()])
+class OutOfMemory(Failing):
+    """A region for which there is no memory at this moment."""
+
+    error = torch.cuda.OutOfMemoryError
+
+
+def executor_of(kind: type[Fused], *, strict: bool = False) -> NvFuserExecutor:
+    class OfKind(InterpretedAnything):
+        function = kind
+
+    return OfKind(strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (
+            Failing,
+            r"CUDA NVRTC compile error: kernel.cu\(12731\): error: no instance of .*function$",
+        ),
+        (Refusing, r"Expected \(stride\)==\(expected\) . Found 2 vs 1.$"),
+    ],
+)
+def test_a_region_that_nvfuser_does_not_run_runs_by_pytorch_with_one_warning(
+    kind: type[Failing], reason: str
+) -> None:
+    fast = tm.jit(lambda x: x.exp() + 1, executors=[executor_of(kind)])
     x = some(3, 8)
-    with pytest.warns(UserWarning, match="nvFuser could not compile region nvfuser0"):
+    with pytest.warns(
+        UserWarning,
+        match=f"nvFuser could not run region nvfuser0, which PyTorch runs instead: {reason}",
+    ):
         compare(fast(x), x.exp() + 1)
     compare(fast(x), x.exp() + 1)
-    strict = tm.jit(lambda x: x.exp() + 1, executors=[FailingExecutor(strict=True)])
-    with pytest.raises(RuntimeError, match="INTERNAL ASSERT"):
+    strict = tm.jit(lambda x: x.exp() + 1, executors=[executor_of(kind, strict=True)])
+    with pytest.raises(RuntimeError, match="Exception raised from"):
         strict(x)
 
 
+def test_a_region_that_found_no_memory_is_nvfusers_still() -> None:
+    fast = tm.jit(lambda x: x.exp() + 1, executors=[executor_of(OutOfMemory)])
+    for _ in range(2):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            fast(some(3, 8))
+
+
+class Late(Interpreted):
+    """A region that nvFuser runs, but not for sizes from ten on, which need other kernels."""
+
+    def run(
+        self, definition: Definition, inputs: Sequence[Any], device: torch.device
+    ) -> list[torch.Tensor]:
+        if max(inputs[0].shape) >= 10:
+            raise RuntimeError("Expected size < 10 .")
+        return super().run(definition, inputs, device)
+
+
+def test_a_region_that_fails_at_another_size_runs_by_pytorch() -> None:
+    fast = tm.jit(lambda x: x.exp() + 1, executors=[executor_of(Late)], cache="symbolic values")
+    small, large = some(3), some(10)
+    compare(fast(small), small.exp() + 1)
+    with pytest.warns(UserWarning, match="could not run region nvfuser0"):
+        compare(fast(large), large.exp() + 1)
+    compare(fast(small), small.exp() + 1)
+    assert tm.cache_info(fast).misses == 1
+
+
+class Captured(Interpreted):
+    """A region in a CUDA graph that is being captured."""
+
+    def is_captured(self) -> bool:
+        return True
+
+
+def test_in_a_cuda_graph_pytorch_draws_the_random_numbers() -> None:
+    """A graph repeats nvFuser's seed and offset at each replay; PyTorch's it knows."""
+    drop = torch.ops.aten.native_dropout.default
+    fast = tm.jit(lambda x: drop(x, 0.5, True)[0] * 2, executors=[executor_of(Captured)])
+    x = torch.ones(64)
+    torch.manual_seed(1)
+    got = fast(x)
+    torch.manual_seed(1)
+    assert torch.equal(got, drop(x, 0.5, True)[0] * 2)
+
+
+def test_memory_that_does_not_hold_the_values_is_left_to_pytorch() -> None:
+    fast = tm.jit(lambda x: x.sin() * 2, executors=[executor_for(anything=True)])
+    negative = torch.ones(4, dtype=torch.complex64).conj().imag
+    assert negative.is_neg()
+    for x, reason in (
+        (negative, "1 of a tensor with the negative bit"),
+        (torch.eye(4).to_sparse(), "2 of torch.sparse_coo"),
+    ):
+        x = on_device(x)
+        torch.testing.assert_close(fast(x), x.sin() * 2)
+        assert reason in str(tm.last_report(fast))
+
+
+@pytest.mark.skipif(
+    ON_GPU and torch.cuda.device_count() < 2,
+    reason="where there are GPUs, PyTorch makes fakes of those alone",
+)
 def test_lines_on_two_gpus_are_in_two_regions() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Any:
         return (x * scale).exp(), (y * scale).exp()
