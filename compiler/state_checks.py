@@ -11,7 +11,7 @@ import functools
 import operator
 import sys
 import types
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MethodType
@@ -49,6 +49,15 @@ class TensorLike:
         return f'a tensor "{self.meta.type_string}"'
 
 
+class OfClass:
+    """Stands for an object inside of an argument: any of this class will do, and what it holds has checks of its own."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+
 def same(found: Any, expected: Any) -> bool:
     """Whether a value is as expected: the same object, or an equal constant, or a container of such.
 
@@ -60,7 +69,7 @@ def same(found: Any, expected: Any) -> bool:
     if type(expected) is TensorLike:
         return kind is expected.kind and TensorMeta.of(found) == expected.meta
     if kind is not type(expected):
-        return False
+        return type(expected) is OfClass and kind is expected.kind
     if kind is float:
         return found.hex() == expected.hex()
     if kind is complex:
@@ -107,10 +116,41 @@ def counts_by_content(value: Any) -> bool:
 @functools.cache
 def _is_plain_class(cls: type) -> bool:
     root = cls.__module__.partition(".")[0]
-    return cls is types.SimpleNamespace or not (
-        (root in sys.stdlib_module_names and root != "__main__")
-        or root in ("torch", "numpy", "tracemill")
+    holds_nothing = cls.__module__ in ("abc", "collections.abc", "typing")
+    return (
+        holds_nothing
+        or cls is types.SimpleNamespace
+        or not (
+            (root in sys.stdlib_module_names and root != "__main__")
+            or root in ("torch", "numpy", "tracemill")
+        )
     )
+
+
+_CONTAINERS = (list, dict, tuple, set, frozenset, deque)
+
+
+def counts_by_content_inside(value: Any) -> bool:
+    """Whether what stands inside of an argument is told apart by what it holds: another object may stand there at each call.
+
+    So it is for containers too, those left out that hold constants alone and cannot change: they are constants.
+    """
+    kind = type(value)
+    if not issubclass(kind, _CONTAINERS):
+        return counts_by_content(value)
+    if kind in (tuple, frozenset):
+        return not all(map(_is_constant, value))
+    return all(cls in _BUILT_IN or _is_plain_class(cls) for cls in kind.__mro__[:-1])
+
+
+_BUILT_IN = (*_CONTAINERS, OrderedDict, defaultdict)
+_CONSTANTS = (*_EQUAL, float, complex, type(None), type(Ellipsis), torch.dtype, enum.Enum)
+
+
+def _is_constant(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_constant, value))
+    return isinstance(value, _CONSTANTS)
 
 
 AS_TRACED = "{1}({0}) == {2}.version or {2}.check({0})"
@@ -125,6 +165,12 @@ LENGTH = "len({0}) == {1}"
 WITHOUT = "{0}.keys().isdisjoint({1})"
 """The conditions of what a table holds: of an object, of constants, of a container's items by an ItemsCheck, of the
 table's length and of names that it lacks."""
+
+
+def distinct(*objects: Any, known: frozenset[int] = frozenset()) -> bool:
+    """Whether objects are all different, and their ids are not among the known ones."""
+    ids = set(map(id, objects))
+    return len(ids) == len(objects) and ids.isdisjoint(known)
 
 
 class TableCheck:
@@ -353,6 +399,8 @@ def _short(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
         text = repr(value)
         return text if len(text) < 40 else f"{text[:36]}..."
+    if type(value) is OfClass:
+        return f"a {value.kind.__name__}"
     return repr(value) if type(value) is TensorLike else f"a {type(value).__name__}"
 
 

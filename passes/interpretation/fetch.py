@@ -73,6 +73,10 @@ class Fetcher:
             self._count(place.parent)
         for each in checks:
             self._count(each.owner)
+            for value in each.values:
+                if isinstance(value, Place):
+                    self._uses[value] = 2  # so that it gets a name
+                    self._count(value.parent)
         for place in (*self._returned, *wanted):
             self._uses[place] = 2  # so that it gets a name
             self._count(place.parent)
@@ -123,7 +127,9 @@ class Fetcher:
         return lines
 
     def _named(self, value: Any, lines: list[BoundSymbol]) -> Any:
-        """What a check is given: an object by a name that the text binds."""
+        """What a check is given: an object by a name that the text binds, what stands at a place by that one's name."""
+        if isinstance(value, Place):
+            return self._base(value, lines)[0]
         return self._bind(value.value, lines, value.hint) if isinstance(value, Named) else value
 
     def _bind(self, value: Any, lines: list[BoundSymbol], hint: str = "") -> Any:

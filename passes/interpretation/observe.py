@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -16,11 +16,12 @@ from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.profiling import unprofiled
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.settings import Ambient
+from tracemill.compiler.state_checks import IDENTICAL
 from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.asked_names import ASKERS
 from tracemill.passes.interpretation.classes import IDENTITIES, TYPE_ANSWERS
-from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS
+from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS, StateCheck
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
 from tracemill.passes.interpretation.inputs import Inputs
@@ -34,6 +35,7 @@ from tracemill.passes.interpretation.sharp_edges import SharpEdges
 from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.stand_in import own_attributes
 from tracemill.passes.interpretation.state import Walk
+from tracemill.passes.interpretation.tables import State
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.watch import Watch
 from tracemill.passes.interpretation.writes import (
@@ -118,6 +120,15 @@ def observe(
     return Observed(returned, output, snapshot, watch, edges, changes, messages)
 
 
+def _arguments_found(interpreter: Interpreter, state: State) -> Iterator[StateCheck]:
+    """The checks that tensors among the arguments stand where the program finds them as well."""
+    for proxy, tensor in interpreter.lifted.values():
+        if proxy in interpreter.inputs:
+            for place in state.tensors.get(id(tensor), ()):
+                subject = f"{place.hint}: the same tensor as {proxy.name}"
+                yield StateCheck(subject, place.parent, IDENTICAL, (proxy,), place.steps)
+
+
 def refuse_set_attributes(interpreter: Interpreter) -> None:
     """Raises MutationError where the program gave an attribute to a tensor that it did not make."""
     for _, tensor in list(interpreter.lifted.values()):
@@ -162,6 +173,7 @@ def state_lines(
     handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
     walk.places.update((id(place.value), place) for place in handed)
     state = walk.run(roots)
+    state.checks.extend(_arguments_found(interpreter, state))
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))
     writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)

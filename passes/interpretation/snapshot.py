@@ -33,7 +33,7 @@ import numpy
 import torch
 
 from tracemill.compiler.cached_calls import CACHED, results_of
-from tracemill.compiler.state_checks import ABSENT
+from tracemill.compiler.state_checks import ABSENT, counts_by_content_inside
 from tracemill.compiler.torch_internals import PropModule
 from tracemill.passes.interpretation.views import (
     Attributes,
@@ -287,6 +287,8 @@ class Snapshot:
             self.views[id(value)] = views
             for view in views:
                 found.extend(view.before.values())
+                if type(view) is Entries:
+                    found.extend(filter(counts_by_content_inside, view.before))
         found.append(kind)
         return found
 

@@ -23,11 +23,10 @@ from tracemill.compiler.cached_calls import CACHED, CacheCheck, results_of
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.state_checks import (
     ABSENT,
-    IDENTICAL,
     LENGTH,
     WITHOUT,
     OnceCheck,
-    counts_by_content,
+    counts_by_content_inside,
 )
 from tracemill.passes.interpretation.conditions import (
     GLOBAL_HOOKS,
@@ -70,10 +69,17 @@ class Walk(TableWalk):
     def run(self, roots: Iterable[Place]) -> State:
         """Walks from the roots, module trees first: their names are those that people know."""
         roots = list(roots)
-        arguments = [place for place in roots if counts_by_content(place.value) and place.hint]
-        self._queue.extend(roots)
+        arguments = [
+            place for place in roots if place.hint and counts_by_content_inside(place.value)
+        ]
+        self._queue.extend(place for place in roots if place not in arguments)
         self._later.extend(map(self._namespace, self._snapshot.globals.values()))
         self._later.append(Place(torch.Tensor, None, (), "Tensor"))
+        self._walk()
+        self._passed.arguments.update(
+            arguments
+        )  # last, so that what the program has itself is known
+        self._queue.extend(arguments)
         self._walk()
         for view in self._snapshot.libraries.values():
             self._library(view)
@@ -92,28 +98,13 @@ class Walk(TableWalk):
                 self._later.append(Place(view.owner, None, (), own_name(view.owner)))
                 self._walk()
         self.state.checks.extend((*self._tables.checks(), *self._functions.checks()))
-        for place in arguments:
-            self._identity(place)
+        self.state.checks.extend(self._passed.checks(self._seen.keys(), self._snapshot.met))
+        self.state.checks.extend(self._passed.tensor_checks(self.state.tensors, self._lifted))
         return self.state
 
     def _walk(self) -> None:
         while self._queue or self._later:
             self._at(self._queue.popleft() if self._queue else self._later.popleft())
-
-    def _identity(self, place: Place) -> None:
-        """Whether an argument that counts by its content is one of the objects that the program has itself."""
-        value = place.value
-        if self._aliases.get(id(value)):
-            one = StateCheck(f"{place.hint}: the same object", place, IDENTICAL, (Named(value),))
-            self.state.checks.append(one)
-            return
-        others = frozenset(
-            key for key in self._seen if type(self._snapshot.met[key]) is type(value)
-        )
-        if others - {id(value)}:
-            named = Named(others - {id(value)}, "objects_as_traced")
-            subject = f"{place.hint}: none of the program's own objects"
-            self.state.checks.append(StateCheck(subject, place, "id({0}) not in {1}", (named,)))
 
     def _namespace(self, view: View) -> Place:
         """A root: the globals of a module."""
@@ -137,9 +128,10 @@ class Walk(TableWalk):
         if isinstance(value, Namespace):
             self._globals(place, value)
         elif id(value) in self._seen:
-            self._aliases[id(value)] = place
+            self.state.checks.extend(self._passed.again(place))
         elif id(value) in self._snapshot.met:
             self._seen[id(value)] = self.places[id(value)] = place
+            self._passed.meet(place)
             self._object(place, value)
 
     def _tensor_attributes(self, place: Place, tensor: torch.Tensor) -> None:

@@ -16,8 +16,10 @@ from tracemill.compiler.state_checks import (
     AS_TRACED,
     ArrayCheck,
     ItemsCheck,
+    OfClass,
     TableCheck,
     TensorLike,
+    counts_by_content_inside,
 )
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import (
@@ -29,7 +31,8 @@ from tracemill.passes.interpretation.conditions import (
     StateCheck,
     value_condition,
 )
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.passed import Passed
+from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import Snapshot, is_users_class
 from tracemill.passes.interpretation.views import View
 from tracemill.passes.interpretation.watch import Watch, is_standard
@@ -74,7 +77,7 @@ class TableWalk:
         self._later: deque[Place] = deque()
         self._seen: dict[int, Place] = {}
         self.places: dict[int, Place] = {}
-        self._aliases: dict[int, Place] = {}
+        self._passed = Passed()
         self._tables = ModuleTables()
         self._functions = Functions()
 
@@ -105,19 +108,20 @@ class TableWalk:
     def _table(
         self, subject: str, table: Place, wanted: dict[Any, Any], watched: frozenset[Any] | None
     ) -> None:
-        expected = {key: self._held(value) for key, value in wanted.items()}
+        owner = table.parent if table.steps == (".__dict__",) else table
+        expected = {key: self._held(value, owner) for key, value in wanted.items()}
         check = TableCheck(table.value, expected, watched)
         condition = AS_TRACED
         if isinstance(table.value, OrderedDict):  # whose order changes without its version
             condition = "{2}.check({0})"
-        owner = table.parent if table.steps == (".__dict__",) else table
         named = Named(check, f"{hint(owner)}_as_traced")
         self.state.checks.append(StateCheck(subject, table, condition, (VERSION, named)))
 
-    def _held(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return TensorLike(value)
+    def _held(self, value: Any, owner: Place | None) -> Any:
+        """What a check of what `owner` holds compares with."""
+        if owner in self._passed and self._passed.is_passed(value):
+            return OfClass(type(value))
+        return TensorLike(value) if isinstance(value, torch.Tensor) else value
 
     def _attributes(self, place: Place, view: View) -> None:
         owner = place.value
@@ -150,16 +154,19 @@ class TableWalk:
         new = any(view.before.get(key, ABSENT) is ABSENT for key in changed)
         watched = frozenset() if new or changed else None
         self._table(f"{named(place)}: its entries", place, wanted, watched)
+        for key in filter(counts_by_content_inside, wanted):
+            self._later.append(Place(key, None, (), own_name(key)))
         for key, value in wanted.items():
             self._later.append(place.child(value, entry_step(place.value, key), str(key)))
 
     def _items(self, place: Place, view: View) -> None:
-        if isinstance(place.value, tuple):
+        if isinstance(place.value, tuple) and place not in self._passed:
             self._children(place, view)
             return
         if self._changed(view):
             return
-        check = ItemsCheck(type(place.value), [self._held(value) for value in view.before.values()])
+        expected = [self._held(value, place) for value in view.before.values()]
+        check = ItemsCheck(type(place.value), expected)
         self.state.checks.append(
             StateCheck(
                 f"{named(place)}: its items",
@@ -191,6 +198,8 @@ class TableWalk:
     def _single(self, place: Place, key: str, value: Any) -> None:
         """The check of one value at its place, and the walk on from it."""
         condition, values = value_condition(value)
+        if place.parent in self._passed and self._passed.is_passed(value):
+            condition, values = "type({0}) is {1}", (Named(type(value)),)
         if condition and id(value) not in self._lifted:
             subject = f"{key} of {named(place.parent)}" if place.parent else key
             one = StateCheck(subject, place.parent, condition, values, place.steps)

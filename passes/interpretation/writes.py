@@ -247,7 +247,7 @@ class Writer:
             changed = now
         for key, value in changed.items():
             where = f"{owner.hint}[{key!r}]"
-            named = key if _is_literal(key) else Named(key)
+            named = self._key(key)
             if value is ABSENT:
                 yield Write("del {0}[{1}]", owner, (named,))
             elif set_item:
@@ -255,6 +255,13 @@ class Writer:
             else:
                 line = "dict.__setitem__({0}, {1}, {2})"
                 yield Write(line, owner, (named, self.value(value, where)))
+
+    def _key(self, key: Any) -> Any:
+        """A key as the epilogue writes it: an object of the call by its place."""
+        known = self.places.get(id(key))
+        if known is not None and not is_atom(key):
+            return known
+        return key if _is_literal(key) else Named(key)
 
     def _items(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
         owner, new = self._owner(view), appended(view)
