@@ -17,9 +17,7 @@ def freed(lines: Sequence[BoundSymbol], kept: Iterable[Proxy]) -> list[BoundSymb
         touched = dict.fromkeys([*bsym.inputs, *bsym.outputs])
         dead = [proxy for proxy in touched if proxy not in alive]
         if dead:
-            reversed_lines.append(
-                prims.delete(dead).from_bsym(source=bsym.source, module_path=bsym.module_path)
-            )
+            reversed_lines.append(prims.delete(dead, of=bsym))
             alive.update(dead)
         reversed_lines.append(bsym)
     return reversed_lines[::-1]

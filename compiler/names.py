@@ -22,7 +22,9 @@ def identifier(text: str) -> str:
     >>> identifier("layers.0.weight"), identifier("0.bias"), identifier("class")
     ('layers_0_weight', '_0_bias', 'class_')
     """
-    name = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
+    name = text
+    if not (text.isascii() and text.isidentifier()):
+        name = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
     if name[0].isdigit():
         name = "_" + name
     return name + "_" if name in RESERVED else name

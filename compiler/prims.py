@@ -148,6 +148,8 @@ def unpack(output: Proxy, base: Any, *steps: Any) -> BoundSymbol:
     return UNPACK.bind(base, *steps, output=output)
 
 
-def delete(values: Sequence[Proxy]) -> BoundSymbol:
-    """The bound symbol of `del a, b`."""
-    return DELETE.bind(*values, output=None)
+def delete(values: Sequence[Proxy], of: BoundSymbol | None = None) -> BoundSymbol:
+    """The bound symbol of `del a, b`; `of`: the line that used them last."""
+    if of is None:
+        return DELETE.bind(*values, output=None)
+    return BoundSymbol(DELETE, values, source=of.source, module_path=of.module_path)

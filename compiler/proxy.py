@@ -7,6 +7,7 @@ bound symbols. `==` compares proxies by identity; `x.eq(y)` records a comparison
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,17 @@ import torch
 
 from tracemill.compiler import context
 from tracemill.compiler.meta import Storage, Stride, TensorMeta
+
+
+@functools.cache
+def _slots_of(cls: type[Proxy]) -> tuple[str, ...]:
+    """What a value of a class consists of."""
+    return tuple(
+        slot
+        for owner in cls.__mro__
+        for slot in getattr(owner, "__slots__", ())
+        if slot not in ("__weakref__", "__dict__")
+    )
 
 
 class Proxy:
@@ -43,10 +55,8 @@ class Proxy:
         """The same value under another name."""
         cls = type(self)
         other = cls.__new__(cls)
-        for owner in cls.__mro__:
-            for slot in getattr(owner, "__slots__", ()):
-                if slot not in ("__weakref__", "__dict__"):
-                    object.__setattr__(other, slot, getattr(self, slot))
+        for slot in _slots_of(cls):
+            object.__setattr__(other, slot, getattr(self, slot))
         other._name = name
         return other
 

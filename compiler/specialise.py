@@ -8,29 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler import tree
 from tracemill.compiler.backwards import backwards_of
+from tracemill.compiler.call_key import call_key
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.collection import collection_deferred
 from tracemill.compiler.entry import Entry
 from tracemill.compiler.errors import DataDependentError, OptionError, UnsupportedError
 from tracemill.compiler.guards import Mismatch, OtherPath
-from tracemill.compiler.marks import SIZES, Mark, Marks, Tree, items_of
-from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.marks import SIZES, Marks
 from tracemill.compiler.ordering import RegisteredPass, passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
 from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
-from tracemill.compiler.random_state import Generator
 from tracemill.compiler.recompilation import Recompilations
 from tracemill.compiler.runner import runner_of, runs_as_it_reads
 from tracemill.compiler.settings import is_somebody_elses, run_without_autocast
-from tracemill.compiler.signature import CallKey
-from tracemill.compiler.state_checks import counts_by_content
 from tracemill.compiler.trace import STAGES
 from tracemill.passes.interpretation.stand_in import interpretation
 from tracemill.printers.base import Printer
@@ -345,40 +339,3 @@ def _renaming(
         return form.apply(prologue, form.bind(*args, **kwargs), names)
 
     return renamed
-
-
-def call_key(values: Sequence[Any], marks: Sequence[Tree]) -> Any:
-    """What tells specialisations apart by the arguments alone: structure, metadata and constants.
-
-    marks: for each value, what in it differs from call to call: of a tensor with marked sizes only their number counts.
-    """
-    key = CallKey()
-
-    def of(value: Any, marks: Tree) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.is_nested or value.is_quantized:
-                kind = "nested" if value.is_nested else "quantised"
-                raise UnsupportedError(f"a {kind} tensor among the arguments cannot be traced")
-            if marks is None:
-                return type(value), TensorMeta.of(value)
-            fixed = None if marks == SIZES else _fixed(value, marks)
-            known = value.dim(), value.dtype, value.device, value.requires_grad, fixed
-            return type(value), known
-        if isinstance(value, Generator):
-            return Generator, value.device
-        node = tree.node_of(value)
-        if node is not None:
-            parts = map(of, node.children, items_of(marks, len(node.children)))
-            return (type(value), node.entries, *parts)
-        if counts_by_content(value) or type(marks) is Mark:
-            return type(value)
-        return key.of(value)
-
-    return tuple(map(of, values, marks))
-
-
-def _fixed(tensor: torch.Tensor, marks: Mapping[int, Mark | None]) -> tuple[Any, ...]:
-    """The sizes of a tensor that are not marked."""
-    return tuple(
-        None if marks.get(dim) is not None else size for dim, size in enumerate(tensor.shape)
-    )

@@ -324,7 +324,7 @@ class BoundSymbol:
             return self
         if subsymbols is not None:
             subsymbols = [inner.substitute(mapping) for inner in subsymbols]
-        return BoundSymbol(
+        made = BoundSymbol(
             self.sym,
             substitute(self.args, mapping),
             substitute(self.kwargs, mapping) if self.kwargs else self.kwargs,
@@ -343,8 +343,17 @@ class BoundSymbol:
                 for each in self.overwritten
             ),
         )
+        made._inputs = _replaced(self.inputs, mapping)
+        made._outputs = _replaced(self.outputs, mapping)
+        return made
 
     def __repr__(self) -> str:
         outs = ", ".join(proxy.name for proxy in self.outputs)
         ins = ", ".join(proxy.name for proxy in self.inputs)
         return f"<BoundSymbol {outs} = {self.sym.name}({ins})>"
+
+
+def _replaced(values: tuple[Proxy, ...], mapping: dict[Proxy, Any]) -> tuple[Proxy, ...] | None:
+    """What `mapping` makes of values; None where it holds more than values for them."""
+    found = tuple([mapping.get(value, value) for value in values])
+    return found if all([isinstance(value, Proxy) for value in found]) else None

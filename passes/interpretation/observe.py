@@ -82,14 +82,14 @@ def observe(
     edges = SharpEdges(context.sharp_edges)
     standing_in, messages = ExitStack(), list[Message]()
 
-    def enter(code: CodeType, frame: FrameType) -> None:
+    def enter(code: CodeType, frame: FrameType, whole: bool) -> None:
         if "type" in code.co_names:
             standing_in.enter_context(TYPE_ANSWERS)
         if "id" in code.co_names:
             standing_in.enter_context(IDENTITIES)
         if not ASKERS.keys().isdisjoint(code.co_names):
             standing_in.enter_context(asked_names.ASKING)
-        snapshot.enter(code, frame.f_globals, whole=watch.whole)
+        snapshot.enter(code, frame.f_globals, whole=whole)
 
     def tell(owner: Any, name: str) -> None:
         watch.asked_for(name)

@@ -18,7 +18,7 @@ _replaced: Counter[tuple[int, str]] = Counter()
 
 def is_replaced(owner: Any, name: str) -> bool:
     """Whether an attribute is another one than usual, since some thread interprets."""
-    return _replaced[id(owner), name] > 0
+    return _replaced.get((id(owner), name), 0) > 0
 
 
 def standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ def effects_undone(*roots: Any) -> abc.Generator[None]:
     """The block's effects on Python state are undone: on what is reached from `roots` and from the code that runs in it."""
     snapshot = Snapshot()
     snapshot.visit(*map(as_given, roots))
-    watch = Watch(lambda code, frame: snapshot.enter(code, frame.f_globals))
+    watch = Watch(lambda code, frame, _whole: snapshot.enter(code, frame.f_globals))
     drawn, arrays_drawn = random.getstate(), numpy.random.get_state(legacy=False)
     token = silent.set(True)
     try:

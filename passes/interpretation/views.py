@@ -108,6 +108,8 @@ class Entries(View):
             return {plain(key) if is_symbolic(key) else key: value for key, value in items}
 
     def changes(self) -> dict[Any, Any]:
+        if not self.before and not dict.__len__(self.owner):
+            return {}
         found, now = super().changes(), self.read()
         if not found and all(map(operator.is_, now, self.before)):
             return found
@@ -194,8 +196,11 @@ class Names(View):
     def mention(self, names: Iterable[str]) -> list[Any]:
         """Takes names in; returns the values of the new ones."""
         table, names = self._table(), set(names)
+        if table.keys().isdisjoint(names):
+            self.mentioned |= names
+            return []
         new = table.keys() & (names - self.mentioned)
-        self.mentioned.update(names)
+        self.mentioned |= names
         values = {name: table[name] for name in new}
         self.before.update(values)
         return list(values.values())
@@ -231,7 +236,9 @@ class LibraryNames(Names):
         super().__init__(module.__dict__)
 
     def mention(self, names: Iterable[str]) -> list[Any]:
-        found = super().mention({name for name in names if not is_replaced(self.module, name)})
+        names = set(names)
+        there = self.owner.keys() & names
+        found = super().mention(names - {n for n in there if is_replaced(self.module, n)})
         return [value for value in found if isinstance(value, ModuleType)]
 
     def changes(self) -> dict[Any, Any]:

@@ -52,8 +52,8 @@ _WHOLE_OBJECTS = frozenset(
     {"__dict__", "vars", "dir", "attrgetter", "methodcaller", "__getattribute__"}
 )
 
-First = Callable[[CodeType, FrameType], None]
-"""Called with the user's code before it runs for the first time, and its frame."""
+First = Callable[[CodeType, FrameType, bool], None]
+"""Called with the user's code before it runs for the first time, its frame, and the watch's `whole`."""
 
 
 class Edges(Protocol):
@@ -158,7 +158,7 @@ class Watch:
             self.whole = self.whole or any(
                 not _WHOLE_OBJECTS.isdisjoint(inner.co_names) for inner in inner_codes(code)
             )
-            self._first(code, frame)
+            self._first(code, frame, self.whole)
         elif file.startswith(_OF_USERS_STATE):
             names = set(mentioned(code))
             self.names |= names

@@ -30,7 +30,7 @@ SCALE = 2
 
 
 def _watched(run: Callable[[], Any]) -> Watch:
-    watch = Watch(lambda _code, _frame: None)
+    watch = Watch(lambda _code, _frame, _whole: None)
     with watch:
         run()
     return watch
@@ -47,7 +47,7 @@ def test_the_users_code_is_met_once_each_and_before_it_runs() -> None:
         inner()
         inner()
 
-    def first(code: CodeType, _frame: FrameType) -> None:
+    def first(code: CodeType, _frame: FrameType, _whole: bool) -> None:
         order.append(f"{code.co_name} met")
 
     with Watch(first) as watch:
