@@ -143,7 +143,7 @@ def _binder(function: FunctionType, parameters: Sequence[P]) -> Callable[..., tu
     names = "".join(f"{parameter.name}, " for parameter in parameters)
     namespace: dict[str, Any] = {}
     exec(f"def binder({text}):\n  return ({names})", namespace)
-    binder = namespace["binder"]
+    binder = namespace.pop("binder")
     binder.__name__, binder.__qualname__ = function.__name__, function.__qualname__
     binder.__defaults__ = function.__defaults__
     binder.__kwdefaults__ = function.__kwdefaults__

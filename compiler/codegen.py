@@ -41,7 +41,7 @@ def define(code: Code, name: str, tree: ast.Module | None = None) -> Callable[..
     file = f"<tracemill {name} {next(_numbers)}>"
     namespace: dict[str, Any] = dict(code.bound)
     exec(compile(code.source if tree is None else tree, file, "exec"), namespace)
-    function = namespace[name]
+    function = namespace.pop(name)  # whose globals these are: freed when the last caller lets it go
     lines = code.source.splitlines(keepends=True)
     linecache.cache[file] = (len(code.source), None, lines, file)
     weakref.finalize(getattr(function, "__wrapped__", function), linecache.cache.pop, file, None)

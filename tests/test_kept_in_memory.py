@@ -123,3 +123,15 @@ def test_a_weight_that_is_replaced_is_freed() -> None:
 def test_the_traces_of_a_large_model_are_small() -> None:
     assert not tracemalloc.is_tracing()
     assert size_of_traces(layers=64, hidden=128) < 5e6
+
+
+def test_a_compilation_leaves_no_cycles_to_the_collector() -> None:
+    x, y = torch.ones(3), torch.ones(3)
+    tm.jit(program)(x, y)  # PyTorch leaves some where it is asked for the first time
+    gc.collect()
+    gc.disable()
+    try:
+        tm.jit(program)(x, y)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

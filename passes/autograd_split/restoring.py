@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.proxy import Proxy
@@ -26,27 +26,35 @@ def restored(
     """
     known = set(saved)
     result: list[BoundSymbol] = []
-
-    def provide(proxy: Proxy) -> None:
-        if proxy in known or proxy not in made_by:
-            return
-        bsym = made_by[proxy]
-        if bsym.is_random or bsym.mutates:
-            raise UnsupportedError(
-                f"this backward needs {proxy.name!r}, which was not saved, because only some of the program's outputs "
-                "have a cotangent; use all of its outputs that require grad"
-            )
-        for source in bsym.inputs:
-            provide(source)
-        result.append(bsym)
-        known.update(bsym.outputs)
-
     for bsym in lines:
         for proxy in bsym.inputs:
-            provide(proxy)
+            result += _making(proxy, made_by, known)
         result.append(bsym)
         known.update(bsym.outputs)
     for gradient in gradients:
         if gradient is not None:
-            provide(gradient)
+            result += _making(gradient, made_by, known)
     return result
+
+
+def _making(
+    wanted: Proxy, made_by: dict[Proxy, BoundSymbol], known: set[Proxy]
+) -> Iterator[BoundSymbol]:
+    """The lines, in order, that make a value; what they make becomes `known`."""
+    stack = [wanted]
+    while stack:
+        bsym = made_by.get(stack[-1])
+        if bsym is None or stack[-1] in known:
+            stack.pop()
+            continue
+        if bsym.is_random or bsym.mutates:
+            raise UnsupportedError(
+                f"this backward needs {stack[-1].name!r}, which was not saved, because only some of the program's outputs "
+                "have a cotangent; use all of its outputs that require grad"
+            )
+        missing = [value for value in bsym.inputs if value in made_by and value not in known]
+        if missing:
+            stack += reversed(missing)
+            continue
+        yield bsym
+        known.update(bsym.outputs)

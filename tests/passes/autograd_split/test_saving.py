@@ -37,6 +37,19 @@ def test_inputs_are_saved_as_they_are() -> None:
     assert saved(lambda x: x.sin().exp().neg(), x) == []
 
 
+def test_a_long_chain_runs_again_as_a_whole() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(1_100):  # more than Python recurses
+            x = x.cos()
+        return x
+
+    x = leaf(3)
+    (expected,) = torch.autograd.grad(program(x).sum(), x)
+    (found,) = torch.autograd.grad(tm.jit(program)(x).sum(), x)
+    assert torch.equal(found, expected)
+    assert saved(program, x) == []
+
+
 def test_masks_are_kept_as_bool() -> None:
     assert saved(lambda x: F.dropout(x.softmax(-1), 0.4), leaf(3, 4)) == [
         "cpu f32[3, 4]",
