@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -24,15 +25,25 @@ def test_a_guide_is_true(
 ) -> None:
     if guide.stem == "symbolic_values" and torch.__version__ < "2.13":
         pytest.skip("shows the checks of sizes that PyTorch 2.13 asks for")
+    blocks = BLOCK.findall(guide.read_text(encoding="utf-8"))
+    assert any(language == "python" for language, _ in blocks)
+    run(guide.name, blocks, capsys, monkeypatch)
+
+
+def run(
+    name: str,
+    blocks: Sequence[tuple[str, str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs blocks of Python as one program, and compares what each prints with the block of text after it."""
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     printed = ""
-    blocks = BLOCK.findall(guide.read_text(encoding="utf-8"))
-    assert any(language == "python" for language, _ in blocks)
     for number, (language, text) in enumerate(blocks):
         if language == "python":
             assert printed == "", "what a block prints must be shown below it"
-            file = f"<{guide.name} {number}>"
+            file = f"<{name} {number}>"
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             exec(compile(text, file, "exec"), module.__dict__)
             printed = capsys.readouterr().out
