@@ -108,6 +108,7 @@ class Watch:
         self._edges = edges
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
+        self._imported: Any = None
 
     def __enter__(self) -> Watch:
         self._previous = sys.getprofile()
@@ -150,7 +151,7 @@ class Watch:
         if file == "<string>":
             file = _maker_of(frame)
         if is_watched(file):
-            if is_collecting(frame):
+            if is_collecting(frame) or self._is_importing(code, frame):
                 del self._seen[id(code)]
                 return
             self.codes.append(code)
@@ -169,6 +170,17 @@ class Watch:
                 self.whole = True
             else:  # for us or for torch; the user's own call may come later
                 del self._seen[id(code)]
+
+    def _is_importing(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether a module is being imported: what that makes stays, and no later call makes it again."""
+        if not _is_initializing(self._imported) and code.co_name == "<module>":
+            self._imported = frame.f_globals.get("__spec__")
+        return _is_initializing(self._imported)
+
+
+def _is_initializing(spec: Any) -> bool:
+    """Whether the code of a module with this `__spec__` is running, as Python itself asks where imports go in circles."""
+    return getattr(spec, "_initializing", False)
 
 
 def _maker_of(frame: FrameType) -> str:

@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -66,6 +67,48 @@ def test_torchs_code_is_left_out_but_names_of_its_modules_count() -> None:
 def test_the_standard_library_is_left_out() -> None:
     watch = _watched(lambda: functools.reduce(max, [1, 2]) and __import__("textwrap").dedent("a"))
     assert [code.co_name for code in watch.codes] == ["<lambda>"]
+
+
+IMPORTED_LATE = """
+import os
+
+scale = 2
+registered = {}
+
+def double(x):
+    return x * scale
+
+def register(function):
+    registered[function.__name__] = function
+    return function
+
+@register
+def call(x):
+    return registered["call"] is call and double(x)
+"""
+
+
+def test_what_a_module_makes_while_it_is_imported_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text(IMPORTED_LATE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        import imported_late  # pyright: ignore[reportMissingImports]
+
+        return imported_late.call(x)
+
+    jitted, x = tm.jit(fn), torch.ones(2)
+    assert torch.equal(jitted(x), x * 2)
+    module: Any = sys.modules.pop("imported_late")
+    monkeypatch.setitem(sys.modules, "imported_late", module)  # for this test alone
+    assert {"os", "scale", "registered", "double", "register", "call"} <= vars(module).keys()
+    assert list(module.registered) == ["call"]
+    assert torch.equal(jitted(x), x * 2)
+    assert tm.cache_info(jitted).hits == 1
+    module.scale = 3  # seen after all, where the program runs it
+    assert torch.equal(jitted(x), x * 3)
 
 
 def test_nested_code_and_strings_are_mentioned() -> None:
