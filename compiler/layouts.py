@@ -64,6 +64,7 @@ ASKED = TRANSFORMS.union(
         _aten.soft_margin_loss_backward.default,
         _aten.softplus_backward.default,
         _aten.special_xlog1py.default,
+        _aten.stack.default,  # until PyTorch 2.10
         _aten.xlogy.Tensor,
     )
 )
