@@ -105,7 +105,13 @@ class NvFuserExecutor(FusionExecutor):
         with Flash() if "attention" in self.options else nullcontext():
             function = function_of(region, called=[ATTENTION])
             module = lowered(function, fakes_of(region), decompositions(self.options))
-        return self.function(region.name, module, options=self.options, strict=self.strict)
+        return self.function(
+            region.name,
+            module,
+            options=self.options,
+            strict=self.strict,
+            checked=region.inputs_are_checked,
+        )
 
     def fuse(self, region: Region) -> BoundSymbol:
         """The line that runs a region; its definition is written here, its kernels are compiled when it first runs."""

@@ -30,7 +30,7 @@ class Fused:
 
     name: the region's. module: the graph as PyTorch runs it: on fakes, and where nvFuser fails.
     strict: whether such a failure is an error. options: the families of operations that are translated besides those that
-    always are.
+    always are. checked: whether the inputs are known to be laid out as they were recorded; they are not looked at then.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Fused:
         *,
         options: frozenset[str] = frozenset(),
         strict: bool = False,
+        checked: bool = False,
     ) -> None:
         self.__name__ = self.name = name
         self.module = module
@@ -56,11 +57,12 @@ class Fused:
             if isinstance(meta, torch.Tensor)
             for size in sizes_of(meta)
         )
+        self._checked = checked and self._static
         self._moved = _sharing(nodes[-1].args[0])
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """The region's outputs."""
-        if any(isinstance(value, FakeTensor) for value in inputs):
+        if FakeTensor in map(type, inputs):
             return self.module(*inputs)
         outputs = None if self._failed else self._by_nvfuser(inputs)
         if outputs is None:
@@ -69,22 +71,36 @@ class Fused:
 
     def _by_nvfuser(self, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
         """The outputs as nvFuser makes them; None where it cannot."""
+        try:
+            definition = self._recorded if self._checked else self._definition_for(inputs)
+            if definition.draws and self.is_captured():
+                return None
+            return self.run(definition, inputs, self._device)
+        except (RuntimeError, Untranslatable) as error:
+            if not _is_own(error):
+                raise
+            if (
+                self._checked
+            ):  # a kernel of PyTorch's may give other strides than are recorded of it
+                self._checked = False
+                return self._by_nvfuser(inputs)
+            if self.strict:
+                raise
+            self._give_up(error)
+            return None
+
+    def _definition_for(self, inputs: Sequence[Any]) -> Definition:
         layouts = tuple(
             [
                 Layout.of(value.shape, value.stride()) if isinstance(value, torch.Tensor) else None
                 for value in inputs
             ]
         )
-        try:
-            definition = self._definitions.get(layouts) or self.definition(layouts)
-            if definition.draws and self.is_captured():
-                return None
-            return self.run(definition, inputs, self._device)
-        except (RuntimeError, Untranslatable) as error:
-            if self.strict or not _is_own(error):
-                raise
-            self._give_up(error)
-            return None
+        return self._definitions.get(layouts) or self.definition(layouts)
+
+    @cached_property
+    def _recorded(self) -> Definition:
+        return self.definition()
 
     def is_captured(self) -> bool:
         """Whether a CUDA graph is being captured, in which nvFuser would draw the same numbers at each replay."""

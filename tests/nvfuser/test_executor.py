@@ -23,6 +23,7 @@ from tests.nvfuser.harness import (
 from tracemill.executors.nvfuser.definition import Definition
 from tracemill.executors.nvfuser.executor import NvFuserExecutor, definitions
 from tracemill.executors.nvfuser.fused import Fused
+from tracemill.executors.nvfuser.layout import Layout
 
 
 def test_one_definition_for_many_sizes() -> None:
@@ -172,6 +173,30 @@ def test_a_region_that_fails_at_another_size_runs_by_pytorch() -> None:
         compare(fast(large), large.exp() + 1)
     compare(fast(small), small.exp() + 1)
     assert tm.cache_info(fast).misses == 1
+
+
+class Looking(Interpreted):
+    """A region that refuses inputs of another layout than its definition is for, as nvFuser does."""
+
+    def run(
+        self, definition: Definition, inputs: Sequence[Any], device: torch.device
+    ) -> list[torch.Tensor]:
+        if definition is not self.definition([Layout.of(x.shape, x.stride()) for x in inputs]):
+            raise RuntimeError("Expected (stride)==(expected) . Found 1 vs 8.")
+        return super().run(definition, inputs, device)
+
+
+def test_a_region_looks_at_its_inputs_where_they_are_not_as_recorded() -> None:
+    fast = tm.jit(lambda x: x.exp() + 1, executors=[executor_of(Looking)])
+    x = some(4, 8)
+    compare(fast(x), x.exp() + 1)
+    (region,) = regions(tm.last_traces(fast)[-1])
+    function: Any = region.sym.impl
+    other = some(8, 4).t()  # as a kernel of PyTorch's may give it
+    for _ in range(2):
+        (made,) = function(other)
+        torch.testing.assert_close(made, other.exp() + 1, rtol=1e-5, atol=1e-5)
+        assert made.stride() == x.stride()
 
 
 class Captured(Interpreted):
