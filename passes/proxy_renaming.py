@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.proxy import Proxy
+from tracemill.compiler.proxy import AnyProxy, Proxy
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import substitute
 
@@ -42,6 +42,10 @@ class ProxyRenaming(ProgramPass):
         traces = program.traces()
         kept = [*program.prologue.args, *program.computation.args]
         kept += program.prologue.values()  # named after the signature and the paths already
+        if (
+            program.epilogue is not None
+        ):  # objects that it makes or names are named after their classes
+            kept += [value for value in program.epilogue.values() if isinstance(value, AnyProxy)]
         names, known = Names(proxy.name for proxy in kept), set(kept)
         mapping: dict[Proxy, Proxy] = {}
         for trace in traces.values():

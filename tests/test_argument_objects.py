@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tracemill as tm
+from tests import models
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is compiled again")
 
@@ -362,3 +363,84 @@ def test_modules_inside_of_objects_count_as_themselves() -> None:
     for layer in (one, two, one, two):
         assert torch.equal(called(X, SimpleNamespace(layer=layer)), layer(X))
     assert tm.cache_info(called).entries == 2
+
+
+# Key-value caches
+
+
+def tokens(model: Any, ids: Tensor, **options: Any) -> list[list[int]]:
+    return model.generate(
+        ids, max_new_tokens=5, use_cache=True, pad_token_id=0, eos_token_id=None, **options
+    ).tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("cache", "implementation", "entries"),
+    [
+        ("constant values", None, 5),  # the cache is longer at each step
+        ("symbolic values", None, 2),  # all tokens of the prompt, then one after another
+        ("constant values", "static", 2),
+        ("symbolic values", "static", 2),
+    ],
+)
+def test_generated_tokens_are_eagers(
+    name: str, cache: str, implementation: str | None, entries: int
+) -> None:
+    model, _, _ = getattr(models, name)(layers=1)
+    called = tm.jit(model, cache=cache)
+    options: Any = {"do_sample": False, "cache_implementation": implementation}
+    ids = torch.tensor([[3, 14, 15, 92]])
+    for _ in range(3):  # with a fresh cache each
+        assert tokens(called, ids, **options) == tokens(model, ids, **options)
+        assert tm.cache_info(called).entries == entries
+
+
+def test_one_program_decodes_prompts_of_all_lengths() -> None:
+    model, _, _ = models.llama(layers=1)
+    called = tm.jit(model, cache="symbolic values")
+    for length in (4, 5, 7, 3):
+        ids = torch.arange(1, length + 1)[None]
+        assert tokens(called, ids, num_beams=2) == tokens(model, ids, num_beams=2)
+    assert tm.cache_info(called).entries <= 3
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_a_cache_that_makes_its_layers_during_the_call(cache: str, golden: Any) -> None:
+    from transformers import DynamicCache
+
+    model, _, _ = models.llama(layers=1, hidden=32)
+    called, ids = tm.jit(model, cache=cache), torch.tensor([[3, 14, 15, 92]])
+    for _ in range(3):
+        mine, eagers = DynamicCache(), DynamicCache()
+        for _ in range(3):
+            result = called(ids, past_key_values=mine, use_cache=True)
+            expected = model(ids, past_key_values=eagers, use_cache=True)
+            assert torch.equal(result.logits, expected.logits)
+            assert result.past_key_values is mine
+            assert content(mine) == content(eagers)
+    assert tm.cache_info(called).entries == (3 if cache == "constant values" else 2)
+    first = tm.jit(model)
+    first(ids, past_key_values=DynamicCache(), use_cache=True)
+    golden(tm.last_epilogue_traces(first)[-1].text("minimal"), "new_layers")
+
+
+def test_sizes_inside_of_objects_are_symbolic() -> None:
+    def program(x: Tensor, tree: Any) -> Tensor:
+        for leaf in tree.leaves:
+            x = x * leaf.weight.shape[0] + leaf.weight.sum()
+        tree.leaves[0].weight = torch.cat([tree.leaves[0].weight, x])
+        return x
+
+    def make(one: int, two: int) -> Any:
+        first, second = Leaf(), Leaf()
+        first.weight, second.weight = torch.arange(float(one)), torch.arange(float(two))
+        return SimpleNamespace(leaves=[first, second])
+
+    called = tm.jit(program, cache="symbolic values")
+    for sizes in ((3, 4), (5, 6), (7, 7), (4, 9)):
+        mine, eagers = make(*sizes), make(*sizes)
+        assert torch.equal(called(X, mine), program(X, eagers))
+        assert content(mine) == content(eagers)
+    assert tm.cache_info(called).entries == 1

@@ -104,7 +104,9 @@ class EpilogueBuilder:
         known = self._named.get(id(value.value))
         if known is None:
             wanted = value.hint or own_name(value.value)
-            known = AnyProxy(self._names.claim(wanted.lower()), python_type=type(value.value))
+            if not isinstance(value.value, type):
+                wanted = wanted.lower()
+            known = AnyProxy(self._names.claim(wanted), python_type=type(value.value))
             self._named[id(value.value)] = known
             self._lines.append(prims.unpack(known, value.value))
         return known

@@ -12,7 +12,7 @@ import torch
 from tracemill.compiler import prims, tree
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.guards import ARGUMENT, check
-from tracemill.compiler.marks import Mark, Tree, items_of
+from tracemill.compiler.marks import SIZES, Mark, Tree, items_of
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import (
     AnyProxy,
@@ -26,6 +26,7 @@ from tracemill.compiler.random_state import Generator
 from tracemill.compiler.state_checks import counts_by_content, same
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.passed import tensors_inside
 from tracemill.passes.interpretation.places import Place
 
 _NUMBERS = {int: IntegerProxy, float: FloatProxy, bool: BoolProxy}
@@ -115,6 +116,9 @@ class Inputs:
             if made is not value:
                 self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
                 return made
+        if marks == SIZES and counts_by_content(value):
+            for tensor in tensors_inside(value):
+                self._interpreter.mark(tensor, SIZES)
         self._check_constant(proxy, value, subject)
         return value
 
@@ -178,7 +182,7 @@ class Inputs:
             return self._names.claim(mark.name)
         if isinstance(entry, str) and entry.startswith("."):
             return self._names.claim(entry[1:])
-        if isinstance(entry, str) or isinstance(value, torch.Tensor):
+        if isinstance(entry, str) or isinstance(value, torch.Tensor) or counts_by_content(value):
             return self._names.claim(f"{owner.name}_{entry}")
         number = _NUMBERS.get(type(value))
         kind = CollectionProxy if tree.node_of(value) is not None else AnyProxy
@@ -209,7 +213,7 @@ class Inputs:
             self.opaque.append((Place(value, None, (), subject), proxy))
         elif counts_by_content(value):
             self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
-            self.opaque.append((Place(value, None, (), subject), proxy))
+            self.opaque.append((Place(value, None, (), proxy.name), proxy))
         else:
             self.check(f"{subject}: the same object", ARGUMENT, proxy, value)
             self.opaque.append((Place(value, None, (), subject), proxy))

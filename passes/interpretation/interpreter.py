@@ -94,6 +94,9 @@ class Interpreter(TorchFunctionMode):
             self.inputs.append(stand_in.proxy)
         return stand_in
 
+    def mark(self, tensor: torch.Tensor, marks: Any) -> None:
+        """Says which sizes of a tensor inside of an argument differ from call to call, before it is met."""
+
     def lift(self, tensor: torch.Tensor) -> TracedTensor:
         """The stand-in of a real tensor; the same tensor has the same stand-in."""
         if type(tensor) is TracedTensor:

@@ -17,6 +17,19 @@ import torch
 from tracemill.compiler.state_checks import IDENTICAL, counts_by_content_inside, distinct
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.snapshot import views_of
+
+
+def tensors_inside(argument: Any) -> Iterator[torch.Tensor]:
+    """The tensors inside of an argument that counts by what it holds."""
+    stack, seen = [argument], set[int]()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif counts_by_content_inside(value) and id(value) not in seen:
+            seen.add(id(value))
+            stack.extend(held for view in views_of(value) for held in view.before.values())
 
 
 class Passed:

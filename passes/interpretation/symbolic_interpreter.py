@@ -46,9 +46,12 @@ class SymbolicInterpreter(Interpreter):
         self._pending: Any = None
 
     def input(self, tensor: torch.Tensor, marks: Tree = None) -> TracedTensor:
+        self.mark(tensor, marks)
+        return super().input(tensor)
+
+    def mark(self, tensor: torch.Tensor, marks: Tree) -> None:
         if tensor.layout == torch.strided and marks is not None:
             self._arguments.setdefault(id(tensor), marks)
-        return super().input(tensor)
 
     def input_number(self, proxy: Any, value: Any, mark: Mark) -> Any:
         return self.symbolic_inputs.number(proxy, value, mark)
@@ -87,6 +90,12 @@ class SymbolicInterpreter(Interpreter):
             self.sizes.reads_offsets = True
         if func in _ON_SIZES:
             return func(*args, **(kwargs or {}))
+        if func in queries.METADATA and args and id(args[0]) in self._arguments:
+            if func is not torch.Tensor.__hash__:
+                args = (
+                    self.lift(args[0]),
+                    *args[1:],
+                )  # inside of an argument; its sizes are symbols
         return super().__torch_function__(func, types, args, kwargs)
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
