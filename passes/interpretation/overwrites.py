@@ -91,7 +91,7 @@ class Overwrites:
         value = memory.plain_value(base)
         past = [other for other in self._values.pop(base, []) if other is not value]
         here = [proxy for proxy in own if memory.base(proxy) is base]
-        seen = any(proxy not in self.unseen for proxy in here)
+        seen = _is_declared(line) and any(proxy not in self.unseen for proxy in here)
         base.versioned = base.versioned or seen
         once = [own[proxy] for proxy in here if line.flat_args.count(proxy) == 1]
         parts, end = tuple(self._parts.pop(base, ())), len(memory.lines)
@@ -129,6 +129,11 @@ class Overwrites:
         whole = any(_are_alike(proxy, value) for value in telling.past)
         now = self.memory.plain_value(telling.base) if whole else None
         return Overwritten(proxy, now, telling.line.source, False)
+
+
+def _is_declared(line: BoundSymbol) -> bool:
+    """Whether version counters tell of a line's write: of a batch norm's to its statistics they may not."""
+    return not line.operations or any(op._schema.is_mutable for op in line.operations)
 
 
 def _put_into(value: TensorProxy, lines: Sequence[BoundSymbol]) -> list[TensorProxy]:
