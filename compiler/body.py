@@ -6,7 +6,7 @@ its functional form, and each operation is given the torch function that prints 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +32,15 @@ _WRAPPERS = (
 _FUNCTIONAL = {torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p}
 """Functional forms that are not the overload of the same name."""
 
+_ELSE_IN_PLACE = (
+    torch.ops.aten.copy.default,
+    torch.ops.aten.elu.default,
+    torch.ops.aten.celu.default,
+    torch.ops.aten.leaky_relu.default,
+    torch.ops.aten.rrelu_with_noise_functional.default,
+)
+"""Functional forms that autograd differentiates otherwise than what is in place, or not at all."""
+
 _SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
 
 _READERS = (
@@ -46,14 +55,15 @@ class NotCapturedError(TracemillError):
 
 
 class Log(BodyLog):
-    """A log that remembers what tensors were like before an operation changed their shape (`squeeze_`).
+    """A log that remembers what tensors were like before an operation changed their shape (`squeeze_`), and after it.
 
-    reshaped: the metadata from before, by index.
+    reshaped: the metadata from before, by index. views: what the operation's functional form gives, by its number.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reshaped: dict[int, TensorMeta] = {}
+        self.views: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def __torch_dispatch__(
         self,
@@ -64,6 +74,9 @@ class Log(BodyLog):
     ) -> Any:
         if torch.Tag.inplace_view in func.tags:
             self.reshaped.setdefault(self.add(args[0]).index, TensorMeta.of(args[0]))
+            view = _functional_form(func)
+            if view is not None:
+                self.views[len(self.operations)] = view, view(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -71,6 +84,7 @@ class Step(NamedTuple):
     """One operation of a body: `output = fn(*args, **kwargs)` on refs.
 
     operation: the ATen operation that `fn` does. answer: what the oracle would say of it. inputs: its tensors.
+    number: which of the log's operations it is.
     """
 
     fn: Any
@@ -80,6 +94,7 @@ class Step(NamedTuple):
     operation: Any
     answer: Answer
     inputs: tuple[Ref, ...]
+    number: int
 
     @property
     def outputs(self) -> tuple[Ref, ...]:
@@ -107,6 +122,7 @@ class Body:
         self._log = log
         self._taken = 0
         self._renamed: dict[int, Ref] = {}
+        self._cut: dict[int, Ref] = {}
         self._metas: dict[int, TensorMeta] = {}
 
     @property
@@ -152,15 +168,21 @@ class Body:
             raise NotCapturedError("an operation changes a symbolic shape in place")
         return fake
 
-    def take(self, keep: Iterable[Ref] = ()) -> tuple[Step, ...]:
-        """The operations logged since the last time, cleaned; `keep` are values that must stay values of their own."""
-        kept = {ref.index for ref in keep}
-        operations = self._log.operations[self._taken :]
-        self._taken = len(self._log.operations)
-        steps = [self._clean(operation, kept) for operation in operations]
-        return tuple(step for step in steps if step is not None)
+    def take(self, keep: Iterable[Ref] = (), *, followed: bool = False) -> tuple[Step, ...]:
+        """The operations logged since the last time, cleaned; `keep` are values that must stay values of their own.
 
-    def regeneration(self, ref: Ref, known: set[int]) -> list[Step] | None:
+        followed: whether gradients will flow through them again, for which a `detach` that cuts them off counts.
+        """
+        kept = {ref.index for ref in keep}
+        begin, self._taken = self._taken, len(self._log.operations)
+        steps: list[Step] = []
+        for number, operation in enumerate(self._log.operations[begin:], begin):
+            step = self._clean(operation, kept, number, followed=followed)
+            if step is not None:
+                steps.append(step)
+        return tuple(steps)
+
+    def regeneration(self, ref: Ref, known: Container[int]) -> list[Step] | None:
         """The views that make `ref` from values that are `known`, or None when more than views are needed."""
         if ref.index in known:
             return []
@@ -175,23 +197,39 @@ class Body:
             found.extend(item for item in steps if item not in found)
         return [*found, step]
 
-    def _clean(self, operation: BodyOperation, kept: set[int]) -> Step | None:
+    def _clean(
+        self, operation: BodyOperation, kept: set[int], number: int, *, followed: bool
+    ) -> Step | None:
         fn, args, kwargs, output = operation
         if fn in _READERS:
             raise NotCapturedError(f"{fn} reads a tensor's data")
-        if fn in _WRAPPERS and output.index not in kept:
-            self._renamed[output.index] = self.resolve(args[0])
+        if fn in _WRAPPERS and output.index not in kept and self._unwrap(output, args[0], followed):
             return None
         args, kwargs = map_leaves(self._resolved, args), map_leaves(self._resolved, kwargs)
         operation = BodyOperation(fn, args, kwargs, output)
-        if fn._schema.is_mutable:
-            functional = self._functional(operation)
-            if functional is None and torch.Tag.inplace_view in fn.tags:
-                raise NotCapturedError(f"{fn} changes a tensor's shape")
+        if torch.Tag.inplace_view in fn.tags:
+            operation = self._view(operation, number)
+        elif fn._schema.is_mutable:
+            functional = self._functional(operation, followed=followed)
             operation = functional or BodyOperation(
                 fn, args, kwargs, map_leaves(self._resolved, output)
             )
-        return self._step(operation)
+        return self._step(operation, number)
+
+    def _unwrap(self, wrapped: Ref, given: Ref, followed: bool) -> bool:
+        """Takes a value for the one that autograd wrapped in it; whether it is no other where gradients are followed.
+
+        What autograd saves of a result is cut off from its graph, and joined to it again when it is read.
+        """
+        source = self.resolve(given)
+        joined = self._fake(wrapped).requires_grad
+        if joined or not followed:
+            source = self._cut.get(source.index, source)
+        if followed and joined is not self._fake(source).requires_grad:
+            self._cut[wrapped.index] = source
+            return False
+        self._renamed[wrapped.index] = source
+        return True
 
     def _resolved(self, leaf: Any) -> Any:
         if type(leaf) is not Ref:
@@ -201,16 +239,29 @@ class Body:
             raise NotCapturedError("an operation reads a tensor that PyTorch made out of sight")
         return ref
 
-    def _functional(self, operation: BodyOperation) -> BodyOperation | None:
+    def _view(self, operation: BodyOperation, number: int) -> BodyOperation:
+        """An operation that changes the shape of a value of the body, as one that takes a view of it."""
+        target = operation.args[0]
+        known = self._log.views.get(number)
+        if known is None or target.index in self.given:
+            raise NotCapturedError(f"{operation.fn} changes a tensor's shape")
+        view, made = known
+        ref = self._log.add(made)
+        self._metas[ref.index] = TensorMeta.of(made).replace(
+            requires_grad=self.meta(target).requires_grad, is_leaf=self.meta(target).is_leaf
+        )
+        self._renamed[target.index] = ref
+        return BodyOperation(view, operation.args, operation.kwargs, ref)
+
+    def _functional(self, operation: BodyOperation, *, followed: bool) -> BodyOperation | None:
         """An operation that writes to a value of the body, as one that makes a new value; None where that differs."""
-        name = operation.fn._schema.name
         target = operation.args[0] if operation.args else None
-        if not name.endswith("_") or type(target) is not Ref or target.index in self.given:
+        if type(target) is not Ref or target.index in self.given:
             return None
-        packet = getattr(getattr(torch.ops, operation.fn.namespace), name.split("::")[1][:-1], None)
-        functional = getattr(packet, operation.fn._overloadname, None)
-        functional = _FUNCTIONAL.get(operation.fn, functional)
-        if functional is None or functional._schema.is_mutable or self._is_shared(target):
+        functional = _FUNCTIONAL.get(operation.fn, _functional_form(operation.fn))
+        if functional is None or (followed and functional in _ELSE_IN_PLACE):
+            return None
+        if self._is_shared(target):
             return None
         given = _completed(operation, functional)
         args, kwargs = map_leaves(self._fake, (given, operation.kwargs))
@@ -237,12 +288,13 @@ class Body:
     def _fake(self, leaf: Any) -> Any:
         return self._log.tensor(leaf) if type(leaf) is Ref else leaf
 
-    def _step(self, operation: BodyOperation) -> Step:
+    def _step(self, operation: BodyOperation, number: int) -> Step:
         fn, args, kwargs, output = operation
         fakes = map_leaves(self._fake, (args, kwargs))
         shown = readable(fn, *fakes)
         inputs = tuple(dict.fromkeys(refs_in((args, kwargs))))
-        step = Step(shown, args, kwargs, output, fn, self._answer(operation, inputs, shown), inputs)
+        answer = self._answer(operation, inputs, shown)
+        step = Step(shown, args, kwargs, output, fn, answer, inputs, number)
         for ref in step.outputs:
             self.producers[ref.index] = step
         return step
@@ -280,6 +332,16 @@ class Body:
         mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
         random = draws(fn, args, kwargs)
         return Answer(specs, len(inputs), mutated, None, random, body)
+
+
+def _functional_form(fn: Any) -> Any:
+    """The overload that makes a new value of what `fn` writes in place; None where there is none."""
+    name = fn._schema.name
+    if not name.endswith("_"):
+        return None
+    packet = getattr(getattr(torch.ops, fn.namespace), name.split("::")[1][:-1], None)
+    functional = getattr(packet, fn._overloadname, None)
+    return None if functional is None or functional._schema.is_mutable else functional
 
 
 def _completed(operation: BodyOperation, functional: Any) -> tuple[Any, ...]:

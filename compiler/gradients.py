@@ -6,10 +6,12 @@ can be called without it: they are, newest first as by the engine, and gradients
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from tracemill.compiler.body import NotCapturedError
 
 Gradient = torch.Tensor | None
 Node = Any
@@ -29,6 +31,58 @@ def gradients(
     return walked(outputs, inputs, cotangents)
 
 
+def asked(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Any,
+    options: Mapping[str, Any],
+) -> Sequence[Gradient]:
+    """What `torch.autograd.grad` gives for these arguments and options; raises what it raises."""
+    if all(_is_there(tensor.device) for tensor in (*outputs, *inputs)):
+        return torch.autograd.grad(outputs, inputs, cotangents, **options)
+    return asked_without_engine(outputs, inputs, cotangents, options)
+
+
+def asked_without_engine(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Any,
+    options: Mapping[str, Any],
+) -> Sequence[Gradient]:
+    """The same without the engine: the graph stays whole, so that a second question is no error.
+
+    Raises NotCapturedError for a batch of cotangents.
+    """
+    if options["is_grads_batched"]:
+        raise NotCapturedError("a batch of cotangents is for autograd's engine")
+    given = cotangents if isinstance(cotangents, Sequence) else [cotangents] * len(outputs)
+    starts = [_cotangent(*each) for each in zip(range(len(outputs)), outputs, given, strict=True)]
+    found = walked(outputs, inputs, starts, create_graph=bool(options["create_graph"]))
+    if options["materialize_grads"]:
+        pairs = zip(found, inputs, strict=True)
+        return [torch.zeros_like(tensor) if made is None else made for made, tensor in pairs]
+    unused = [position for position, made in enumerate(found) if made is None]
+    if unused and not options["allow_unused"]:
+        raise RuntimeError(
+            f"The differentiated Tensor at index {unused[0]} appears to not have been used in the graph. Set "
+            "allow_unused=True if this is the desired behavior."
+        )
+    return found
+
+
+def _cotangent(position: int, out: torch.Tensor, given: Gradient) -> torch.Tensor:
+    """The cotangent of an output, which is one where none is given."""
+    if not out.requires_grad:
+        raise RuntimeError(
+            f"element {position} of tensors does not require grad and does not have a grad_fn"
+        )
+    if given is not None:
+        return given
+    if out.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    return torch.ones_like(out, memory_format=torch.preserve_format)
+
+
 def _is_there(device: torch.device) -> bool:
     return device.type in ("cpu", "meta") or torch.get_device_module(device).is_available()
 
@@ -37,6 +91,8 @@ def walked(
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
     cotangents: Sequence[torch.Tensor],
+    *,
+    create_graph: bool = False,
 ) -> list[Gradient]:
     """The same without the engine; raises TypeError for a graph with a node that is a Python function."""
     nodes = _newest_first([out.grad_fn for out in outputs if out.grad_fn is not None])
@@ -59,7 +115,7 @@ def walked(
                 known = arrived[node][slot]
                 arrived[node][slot] = gradient if known is None else known + gradient
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(create_graph):
         bring(starts, cotangents)
         for node in filter(leading.__contains__, nodes):
             made: Any = node(*arrived[node])
@@ -90,6 +146,11 @@ def _saved(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     items = value if isinstance(value, (tuple, list)) else (value,)
     return (item for item in items if isinstance(item, torch.Tensor))
+
+
+def nodes_of(outputs: Iterable[torch.Tensor]) -> list[Node]:
+    """The nodes of the graph of some tensors, newest first."""
+    return _newest_first([out.grad_fn for out in outputs if out.grad_fn is not None])
 
 
 def _newest_first(roots: Sequence[Node]) -> list[Node]:

@@ -335,7 +335,7 @@ class BoundSymbol:
             grad_enabled=self.grad_enabled,
             answer=self._answer,
             region=self.region,
-            differentiates=self.differentiates,
+            differentiates=self.differentiates and self.differentiates.substitute(mapping),
             overwritten=tuple(
                 each._replace(
                     value=mapping.get(each.value, each.value), now=mapping.get(each.now, each.now)

@@ -105,6 +105,10 @@ from torch import (
     _pad_packed_sequence as pad_packed_sequence,  # pyright: ignore[reportPrivateImportUsage]
 )
 
+# Whose backward runs, and which number autograd gives to the next node of its graph.
+from torch._C import _current_autograd_node as current_autograd_node
+from torch._C._autograd import _get_sequence_nr as next_node_number
+
 # While true, tensors that autograd saves are not handed to a user's saved-tensor hooks.
 from torch._C._autograd import _saved_tensors_hooks_set_tracing as set_saved_tensor_hooks_ignored
 
@@ -333,6 +337,7 @@ __all__ = [
     "any_autocast_enabled",
     "below_autograd",
     "cond_operator",
+    "current_autograd_node",
     "current_graph_task_id",
     "decomposition_table",
     "deterministic_algorithms",
@@ -371,6 +376,7 @@ __all__ = [
     "is_key_excluded",
     "make_fx",
     "neg_view",
+    "next_node_number",
     "nn_functions",
     "no_autocast",
     "no_dispatch",

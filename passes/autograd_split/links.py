@@ -7,17 +7,18 @@ line itself, or, where the backward reads values from inside, the operations tha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from tracemill.compiler.answer import NewTensor, Ref, tensor_arguments
 from tracemill.compiler.body import NotCapturedError, Step
+from tracemill.compiler.bound_body import BoundBody
 from tracemill.compiler.derivative import Backward, Cotangents, Derivative, Derivatives
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.sizes import Sizes
-from tracemill.compiler.symbol import BoundSymbol, symbol
-from tracemill.compiler.values import leaves, map_leaves, proxies
+from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.values import leaves, proxies
 
 UNNAMED = ""
 """The name of values until all of a program's are known, so that they can be numbered in order."""
@@ -93,14 +94,13 @@ class OracleLink:
         self.outputs: tuple[TensorProxy, ...] = tuple(self._positions)
         self.wanted = tuple(tensors[position] for position in derivative.wanted)
         self._tensors = tensors
-        self._values: dict[int, TensorProxy] = dict(enumerate(tensors))
-        self._storages: dict[Any, Storage] = {}
+        self._bound = BoundBody(self._body, sizes, lambda: UNNAMED)
+        self._values = self._bound.values
         for position, tensor in enumerate(tensors):
-            self._storages.setdefault(self._body.storage(Ref(position)), tensor.storage)
+            self._bound.take(Ref(position), tensor)
         for ref, out in zip(derivative.outputs, outs, strict=True):
             if ref is not None:
-                self._values.setdefault(ref.index, out)
-                self._storages.setdefault(self._body.storage(ref), out.storage)
+                self._bound.take(ref, out)
         self._outside = set(self._values)
         self._opened = False
         self._settled = False
@@ -128,9 +128,9 @@ class OracleLink:
         given = [cotangents[out] for out in self._positions if out in cotangents]
         for ref, cotangent in zip(told.cotangents, (*given, *before.values()), strict=True):
             values[ref.index] = cotangent
-            self._storages[self._body.storage(ref)] = cotangent.storage
+            self._bound.lies(ref, cotangent.storage)
         for step in (*views, *told.steps):
-            emit(self._bound(step, values, self.bsym))
+            emit(self._bound.line(step, self.bsym, values, self.bsym))
         return {
             self._tensors[position]: values[ref.index]
             for position, ref in told.gradients.items()
@@ -184,43 +184,7 @@ class OracleLink:
                 "some of the program's outputs have a cotangent; use all of its outputs that require grad"
             )
         self._opened = self._settled = True
-        self._lines = [self._bound(step, self._values) for step in self._derivative.steps]
-
-    def _bound(
-        self, step: Step, values: dict[int, TensorProxy], differentiates: BoundSymbol | None = None
-    ) -> BoundSymbol:
-        """A step on proxies; what it makes is added to `values`."""
-
-        def made(leaf: Any) -> Any:
-            if type(leaf) is not Ref:
-                return self._sizes.number(leaf)
-            known = values.get(leaf.index)
-            if known is None:
-                known = values[leaf.index] = self._made(leaf)
-            return known
-
-        return BoundSymbol(
-            symbol(step.fn),
-            map_leaves(made, step.args),
-            map_leaves(made, step.kwargs),
-            map_leaves(made, step.output),
-            source=self.bsym.source,
-            module_path=self.bsym.module_path,
-            answer=step.answer,
-            region=self.bsym.region,
-            differentiates=differentiates,
-        )
-
-    def _made(self, ref: Ref) -> TensorProxy:
-        meta = self._body.meta(ref)
-        key = self._body.storage(ref)
-        storage = self._storages.get(key)
-        if storage is None:
-            storage = self._storages[key] = Storage(meta.nbytes)
-        proxy = TensorProxy("t", meta=meta, storage=storage, storage_offset=self._body.offset(ref))
-        proxy = self._sizes.like(proxy, self._body.tensor(ref))
-        proxy._name = UNNAMED
-        return proxy
+        self._lines = [self._bound.line(step, self.bsym) for step in self._derivative.steps]
 
     def also_needed(self, subsets: Iterable[Sequence[TensorProxy]]) -> Iterable[Proxy]:
         found: dict[Proxy, None] = {}

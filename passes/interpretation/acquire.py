@@ -155,7 +155,7 @@ def _keep_constants(
     for proxy in [proxy for proxy in fetched.constants if proxy.storage in returned]:
         constant = TensorProxy(proxy.name, meta=proxy.meta, storage_offset=proxy.storage_offset)
         proxy._name = names.fresh("v")
-        tensor = interpreter.replace_input(proxy, constant)
+        tensor = _replace_input(interpreter, proxy, constant)
         fetched.constants[fetched.constants.index(proxy)] = constant
         fetched.lines[:] = [
             prims.unpack(constant, tensor) if proxy in list(line.outputs) else line
@@ -164,6 +164,17 @@ def _keep_constants(
         answer, _ = ORACLE.ask(torch.clone, (constant,), {})
         line = BoundSymbol(symbol(torch.clone), (constant,), {}, proxy, answer=answer)
         interpreter.bound_symbols.insert(0, line)
+
+
+def _replace_input(
+    interpreter: Interpreter, proxy: TensorProxy, other: TensorProxy
+) -> torch.Tensor:
+    """Makes `other` the proxy of the real tensor that `proxy` stood for; the tensor."""
+    for key, (known, tensor) in interpreter.lifted.items():
+        if known is proxy:
+            interpreter.lifted[key] = (other, tensor)
+            return tensor
+    raise LookupError(f"{proxy!r} is no input")
 
 
 def _module_of(target: Any) -> torch.nn.Module | None:

@@ -22,6 +22,7 @@ from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.profiling import profiled, unprofiled
 from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
+from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
 from tracemill.passes.interpretation import (
@@ -57,6 +58,8 @@ class Interpreter(TorchFunctionMode):
     unseen: the tensors that the program took by `.data`.
     casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
+    sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
+    differentiates: the line of the program that what is recorded now is part of the derivative of.
     """
 
     def __init__(self, locator: Locator, names: Names, *, checked: bool = True) -> None:
@@ -66,6 +69,9 @@ class Interpreter(TorchFunctionMode):
         self.unseen: set[TensorProxy] = set()
         self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
+        self.sizes: Any = Sizes()
+        self.tape: Any = None
+        self.differentiates: BoundSymbol | None = None
         self.region = 0
         self.regions = 0
         self._below_autograd = False
@@ -183,26 +189,13 @@ class Interpreter(TorchFunctionMode):
         """The stand-in of an input generator; the same generator has the same stand-in."""
         known = self.generators.get(id(generator))
         if known is None:
-            made = self._traced_generator(GeneratorProxy(name, device=generator.device))
+            made = TracedGenerator.of(GeneratorProxy(name, device=generator.device))
             known = self.generators[id(generator)] = (made, generator)
         return known[0]
 
     def new_generator(self, device: torch.device) -> TracedGenerator:
         """The stand-in of a generator that the program makes."""
-        return self._traced_generator(GeneratorProxy(self.fresh_name(), device=device))
-
-    def _traced_generator(self, proxy: GeneratorProxy) -> TracedGenerator:
-        made = TracedGenerator()
-        made.proxy = proxy
-        return made
-
-    def replace_input(self, proxy: TensorProxy, other: TensorProxy) -> torch.Tensor:
-        """Makes `other` the proxy of the real tensor that `proxy` stood for; the tensor."""
-        for key, (known, tensor) in self.lifted.items():
-            if known is proxy:
-                self.lifted[key] = (other, tensor)
-                return tensor
-        raise LookupError(f"{proxy!r} is no input")
+        return TracedGenerator.of(GeneratorProxy(self.fresh_name(), device=device))
 
     def is_view(self, proxy: TensorProxy) -> bool:
         """Whether a leaf is a view to autograd."""
@@ -364,9 +357,16 @@ class Interpreter(TorchFunctionMode):
             grad_enabled=torch.is_grad_enabled(),
             answer=answer,
             region=self.region,
+            differentiates=self.differentiates,
         )
         self.bound_symbols.append(bsym)
         return bsym
+
+    def open_line(self, bsym: BoundSymbol, lines: Sequence[BoundSymbol]) -> None:
+        """Puts the lines that a line consists of in its place."""
+        index = next(i for i, line in enumerate(self.bound_symbols) if line is bsym)
+        self.bound_symbols[index : index + 1] = lines
+        self._real.restart()
 
     def stand_ins(self, output: Any) -> Any:
         """An output with the stand-ins of its proxies."""

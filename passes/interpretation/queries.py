@@ -8,6 +8,7 @@ import torch
 
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
+from tracemill.passes.interpretation import gradients_inside
 
 T: Any = torch.Tensor
 
@@ -120,7 +121,6 @@ VALUES = frozenset(
 """Need the tensor's data now."""
 
 _STEP = "compile the model or its loss, and leave backward and the optimiser's step to the caller"
-_INSIDE = "use torch.func.grad, which gradients flow through, or take the gradient of what the program returns"
 _HOOKS = "register it on what the program returns, or a full backward hook on a module"
 _RESIZED = "make a new tensor, and return it"
 _WRITTEN = "use copy_, or make a new tensor"
@@ -137,7 +137,6 @@ REFUSED: dict[Any, tuple[str, str]] = {
     T.resize_: ("Tensor.resize_", _RESIZED),
     T.resize_as_: ("Tensor.resize_as_", _RESIZED),
     T.backward: ("Tensor.backward inside the program", _STEP),
-    torch.autograd.grad: ("torch.autograd.grad inside the program", _INSIDE),
     torch.autograd.backward: ("torch.autograd.backward inside the program", _STEP),
     T.register_hook: ("Tensor.register_hook", _HOOKS),
     T.retain_grad: ("Tensor.retain_grad", "return the tensor, and call retain_grad on it there"),
@@ -207,5 +206,6 @@ HANDLED: dict[Any, Any] = {
     T.requires_grad.__set__: _set_grad,
     T.__deepcopy__: _copied,
     T.data.__get__: _data,
+    torch.autograd.grad: gradients_inside.recorded,
 }
 """Calls that are not recorded as they are; each with what is done."""

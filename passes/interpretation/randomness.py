@@ -86,6 +86,13 @@ class TracedGenerator(Generator):
 
     proxy: GeneratorProxy
 
+    @classmethod
+    def of(cls, proxy: GeneratorProxy) -> TracedGenerator:
+        """The stand-in of a generator of the trace."""
+        made = cls()
+        made.proxy = proxy
+        return made
+
     @property
     def recording(self) -> Recording:
         """The interpretation under way."""

@@ -88,6 +88,13 @@ class RealEnvironment:
             self._store(bsym, result)
         self._done = len(self._bound_symbols)
 
+    def restart(self) -> None:
+        """Forgets every value: other lines stand in the program for some that were executed."""
+        for known in (self._values, self._storages, self._free, self._generators):
+            known.clear()
+        self._done = self._judged = 0
+        self._is_whole, self._random = False, None
+
     # Execution
 
     def _judge(self, bsym: BoundSymbol) -> None:

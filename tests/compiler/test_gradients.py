@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests import op_database
 from tracemill.compiler.body_log import BodyLog
-from tracemill.compiler.gradients import walked
+from tracemill.compiler.gradients import asked_without_engine, walked
 from tracemill.compiler.values import leaves
 
 Tensor = torch.Tensor
@@ -146,3 +146,51 @@ def test_every_operator(operator: str) -> None:
         ]
         if outs:
             same_with_and_without_engine(outs, [tensor for tensor in given if tensor.requires_grad])
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "graph": {"create_graph": True},
+    "unused": {"allow_unused": True},
+    "zeros": {"materialize_grads": True, "allow_unused": True},
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_autograd_is_asked_is_answered_without_its_engine(name: str) -> None:
+    options = {
+        "create_graph": False,
+        "allow_unused": False,
+        "is_grads_batched": False,
+        "materialize_grads": False,
+        **ASKED[name],
+    }
+    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+    inputs = [x, y] if options["allow_unused"] else [x]
+    outs = [x.sin().sum(), x.exp()]
+    found = [
+        ask(outs, inputs, [None, torch.ones(3)], options)
+        for ask in (
+            lambda *given: torch.autograd.grad(*given[:3], **given[3], retain_graph=True),
+            asked_without_engine,
+        )
+    ]
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert getattr(got, "grad_fn", None).__class__ is getattr(want, "grad_fn", None).__class__
+
+
+def test_without_its_engine_autograd_raises_the_same() -> None:
+    options = {"create_graph": False, "allow_unused": False, "is_grads_batched": False}
+    options["materialize_grads"] = False
+    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+    for outs, inputs in (([x.sin()], [x]), ([x.sum()], [y]), ([torch.ones(1)], [x])):
+        messages: list[str] = []
+        for ask in (
+            lambda outs, inputs: torch.autograd.grad(outs, inputs),
+            lambda outs, inputs: asked_without_engine(outs, inputs, None, options),
+        ):
+            with pytest.raises(RuntimeError) as raised:
+                ask(outs, inputs)
+            messages.append(str(raised.value))
+        assert messages[0] == messages[1]

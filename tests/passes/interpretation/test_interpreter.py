@@ -85,7 +85,6 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "a view's base": lambda x: x._base,
     "Tensor.apply_": lambda x: x.apply_(abs),
     "backward .* compile the model or its loss": lambda x: (x * WEIGHT).sum().backward(),
-    "autograd.grad .* use torch.func.grad": lambda x: torch.autograd.grad(x * WEIGHT, WEIGHT, x),
     "retain_grad .* return the tensor": lambda x: (x * WEIGHT).retain_grad(),
     "grad_fn": lambda x: (x * WEIGHT).grad_fn,
     "requires_grad": lambda x: x.requires_grad_(),
