@@ -38,6 +38,16 @@ def check(subject: str, condition: str, *values: Any) -> BoundSymbol:
     return CHECK.bind(subject, condition, *values, output=None)
 
 
+def are_leaves(*tensors: torch.Tensor) -> bool:
+    """Whether autograd's graph begins at all of some tensors: none is computed from another one."""
+    return all(tensor.is_leaf for tensor in tensors)
+
+
+def have_no_hooks(*tensors: torch.Tensor) -> bool:
+    """Whether nobody changes the gradients that come to some tensors."""
+    return not any(tensor._backward_hooks for tensor in tensors)
+
+
 class TensorCheck:
     """Checks type, device, dtype, requires_grad, shape and strides of many tensors at once.
 

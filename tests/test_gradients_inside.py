@@ -126,7 +126,7 @@ def inner_steps() -> tuple[Program, Callable[[], Sequence[torch.Tensor]], nn.Mod
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
     def adapted(x: torch.Tensor, y: torch.Tensor, held_out: torch.Tensor) -> torch.Tensor:
-        weights: dict[str, Any] = dict(net.named_parameters())
+        weights: Any = dict(net.named_parameters())
         for _ in range(2):
             loss = F.mse_loss(torch.func.functional_call(net, weights, (x,)), y)
             steps: Any = grad(loss, cast(Any, weights), create_graph=True)
@@ -214,6 +214,7 @@ def writes(x: torch.Tensor, y: torch.Tensor) -> Any:
     matrix[1] = y
     matrix[:, 2] *= 2
     matrix[1:, 1:].mul_(x[0])
+    matrix[[0, 1], [1, 2]] = (x * y)[:2]
     (first,) = grad((matrix @ x).square().sum(), x, create_graph=True)
     x = x * 1
     x.add_(first)
@@ -444,11 +445,24 @@ def test_a_gradient_that_may_come_round_the_program_is_refused() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return grad((x * y).sum(), x, retain_graph=True)
 
+    jitted = tm.jit(program)
     x = torch.ones(3, requires_grad=True)
-    with pytest.raises(tm.UnsupportedError, match="computed outside of the program; detach"):
-        tm.jit(program)(x, x.exp())
     for y in (x.exp().detach(), torch.ones(3, requires_grad=True)):
-        assert torch.equal(tm.jit(program)(x, y)[0], program(x, y)[0])
+        assert torch.equal(jitted(x, y)[0], program(x, y)[0])
+    with pytest.raises(tm.UnsupportedError, match="computed outside of the program; detach"):
+        jitted(x, x.exp())
+
+
+def test_a_gradient_that_hooks_would_change_is_refused() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return grad((x * y).sum(), x, retain_graph=True)
+
+    jitted = tm.jit(program)
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(jitted(x, torch.ones(3))[0], torch.ones(3))
+    x.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(tm.UnsupportedError, match="a tensor that has hooks"):
+        jitted(x, torch.ones(3))
 
 
 def test_a_write_to_shared_memory_is_refused() -> None:
@@ -471,6 +485,13 @@ def slope(x: torch.Tensor) -> torch.Tensor:
     return first.square().sum()
 
 
+def of_its_input() -> Any:
+    """A jitted program that asked for the gradient of its input, of which each call is checked."""
+    jitted = tm.jit(lambda x, y: grad((x * y).sum(), x, create_graph=True))
+    jitted(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))
+    return jitted
+
+
 def test_text(golden: Callable[[str, str], None]) -> None:
     jitted = tm.jit(slope)
     jitted(torch.ones(3, requires_grad=True))
@@ -478,6 +499,7 @@ def test_text(golden: Callable[[str, str], None]) -> None:
     acquired = next(trace for trace in traces if trace.stage == "interpretation")
     golden(acquired.text("verbose"), "acquired")
     golden(str(tm.last_backward_traces(jitted)[-1]), "backward")
+    golden(str(tm.last_prologue_traces(of_its_input())[-1]), "prologue")
 
 
 def test_lines_know_the_line_that_they_differentiate() -> None:

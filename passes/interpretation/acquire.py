@@ -26,6 +26,7 @@ from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
+from tracemill.passes.interpretation import gradients_inside
 from tracemill.passes.interpretation.fetch import Fetched
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
@@ -105,15 +106,19 @@ class Acquire(ProgramPass):
         computation = Trace(
             "computation", arguments, interpreter.bound_symbols, result, notes=notes
         )
+        checked_tensors = [pair for pair in tensors if pair[0] not in fetched.constants]
         prologue = build_prologue(
             _signature(call.form.parameters, [proxy.name for proxy, _ in taken]),
             [proxy for proxy, _ in taken],
             [*inputs.lines, *fetched.lines],
-            [pair for pair in tensors if pair[0] not in fetched.constants],
+            checked_tensors,
             arguments,
             checked=checked,
             attention=interpreter.uses_attention,
             sizes=interpreter.symbolic_inputs.lines if symbolic else (),
+            gradients=gradients_inside.checks(
+                interpreter.tape, [proxy for proxy, _ in checked_tensors]
+            ),
         )
         return Program(prologue, computation, epilogue=epilogue)
 

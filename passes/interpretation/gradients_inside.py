@@ -20,7 +20,7 @@ through them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -29,11 +29,13 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref, tensor_arguments
 from tracemill.compiler.body import NotCapturedError, Step
 from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.guards import are_leaves, check, have_no_hooks
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import leaves, map_leaves
+from tracemill.passes.interpretation.memory import LARGEST_CONSTANT
 from tracemill.passes.interpretation.tape import WAY_ROUND, Found, Tape, is_like
 
 _NOT_TOLD = (
@@ -106,8 +108,11 @@ def recorded(
     if not all(isinstance(each, TensorProxy) for each in (*outs, *ins)):
         raise _refusal(recording, "is asked for the gradient of an edge of autograd's graph")
     given = _with_ones(recording, outs, given)
+    wanted = [proxy for proxy, _ in recording.lifted.values() if proxy in ins]
+    recording.tape.gradients_of.update(wanted)
     _refuse_written_twins(recording)
-    _refuse_ways_around(recording, recording.tape, outs, ins)
+    _refuse_hooks(recording, wanted)
+    _refuse_ways_around(recording, recording.tape, outs, wanted)
     try:
         found = recording.tape.gradients(outs, ins, given, options)
         with without_autocast(), torch.set_grad_enabled(bool(options["create_graph"])):
@@ -172,10 +177,20 @@ class _Backward:
             return self._made[leaf.index].proxy
         value = self._tape.value(leaf)
         while not isinstance(value, TensorProxy):
+            if isinstance(value, torch.Tensor):
+                made = self._made[leaf.index] = self._constant(value)
+                return made.proxy
             for step in value:
                 self._record(step, None)
             value = self._tape.value(leaf)
         return value
+
+    def _constant(self, tensor: torch.Tensor) -> Any:
+        """The stand-in of a tensor that PyTorch made of the program's numbers."""
+        if tensor.numel() > LARGEST_CONSTANT:
+            raise _refusal(self._recording, "reads a tensor that PyTorch made of many numbers")
+        settings = {"dtype": tensor.dtype, "device": tensor.device}
+        return self._recording.record(torch.tensor, (tensor.tolist(),), settings)
 
     def _gradient(self, ref: Ref, fake: torch.Tensor) -> Any:
         """The stand-in of a gradient, which is what eager's is."""
@@ -206,22 +221,42 @@ def _refuse_written_twins(recording: Recording) -> None:
 
 
 def _refuse_ways_around(
-    recording: Recording, tape: Tape, outs: Sequence[TensorProxy], ins: Iterable[TensorProxy]
+    recording: Recording, tape: Tape, outs: Sequence[TensorProxy], wanted: Iterable[TensorProxy]
 ) -> None:
     """Refuses gradients that may come to an input by another one, which was computed from it outside of the program."""
-    known = [proxy for proxy, _ in recording.lifted.values()]
-    wanted = [proxy for proxy in ins if proxy in known]
-    grown = [proxy for proxy in known if proxy.requires_grad and not proxy.meta.is_leaf]
-    if not wanted or not any(one is not other for one in wanted for other in grown):
-        return
-    nodes = tape.nodes(outs)
-    for other in grown:
-        if tape.model(other).grad_fn in nodes and any(one is not other for one in wanted):
+    grown = [proxy for proxy, _ in recording.lifted.values() if _is_grown(proxy)]
+    pairs = [other for one in wanted for other in grown if one is not other]
+    nodes = tape.nodes(outs) if pairs else ()
+    for other in pairs:
+        if tape.model(other).grad_fn in nodes:
             raise _refusal(
                 recording,
                 f"is asked for the gradient of an input, which may also come by another one ({other.type_string}) that "
                 "was computed outside of the program; detach that one, or compute it inside",
             )
+
+
+def _refuse_hooks(recording: Recording, wanted: Iterable[TensorProxy]) -> None:
+    """Refuses gradients of inputs that have hooks, which would be called with them."""
+    asked = set(wanted)
+    if not have_no_hooks(*(real for proxy, real in recording.lifted.values() if proxy in asked)):
+        raise _refusal(recording, "is asked for the gradient of a tensor that has hooks")
+
+
+def checks(tape: Tape | None, tensors: Sequence[TensorProxy]) -> Iterator[BoundSymbol]:
+    """The checks that the gradients of inputs come to them by the program alone."""
+    wanted = [proxy for proxy in tensors if tape is not None and proxy in tape.gradients_of]
+    leaves_now = [proxy for proxy in tensors if proxy.requires_grad and proxy.meta.is_leaf]
+    for subject, ask, about in (
+        ("leaves of autograd's graph", are_leaves, leaves_now),
+        ("hooks on tensors", have_no_hooks, wanted),
+    ):
+        if wanted and about:
+            yield check(subject, f"{{}}({', '.join('{}' for _ in about)})", ask, *about)
+
+
+def _is_grown(proxy: TensorProxy) -> bool:
+    return proxy.requires_grad and not proxy.meta.is_leaf
 
 
 def _refusal(recording: Recording, reason: str) -> UnsupportedError:

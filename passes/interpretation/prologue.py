@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,15 +59,17 @@ def build_prologue(
     checked: bool,
     attention: bool = False,
     sizes: Sequence[BoundSymbol] = (),
+    gradients: Iterable[BoundSymbol] = (),
 ) -> Trace:
     """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`.
 
-    sizes: the lines that name sizes which differ from call to call.
+    sizes: the lines that name sizes which differ from call to call. gradients: the checks of what autograd knows of
+    tensors whose gradients the program asks for.
     """
     if checked:
         strided = any(tensor.layout == torch.strided for _, tensor in tensors)
         ambient = ambient_checks(attention=attention, tensors=strided)
-        lines = [*ambient, *lines, *_tensor_checks(tensors)]
+        lines = [*ambient, *lines, *_tensor_checks(tensors), *gradients]
     lines = [*lines, *sizes]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
 

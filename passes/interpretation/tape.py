@@ -49,7 +49,7 @@ class Tape:
     """The program on fakes of `sizes`.
 
     lines: the program so far, growing. name: names new values. open_line: puts lines in the place of one.
-    unseen: the tensors that the program took by `.data`.
+    unseen: the tensors that the program took by `.data`. gradients_of: the inputs whose gradients it asked for.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Tape:
         self._inside: dict[int, _Inside] = {}
         self._runs_user_code = False
         self._lost: str | None = None
+        self.gradients_of: set[TensorProxy] = set()
 
     # Questions
 
@@ -89,8 +90,7 @@ class Tape:
         except BaseException:
             self._log.forget(begin)
             raise
-        with self._watching(None), torch.no_grad():
-            steps = self._body.take(followed=options["create_graph"])
+        steps = self._cleaned(followed=options["create_graph"])
         self._did += [None] * (len(self._log.operations) - begin)
         return Found(
             [(step, self._differentiated(step.number)) for step in steps],
@@ -116,13 +116,15 @@ class Tape:
 
     # A backward in values of the program
 
-    def value(self, ref: Ref) -> TensorProxy | Sequence[Step]:
-        """The value that a ref is, or the views that make it; opens the line inside of which it is made.
+    def value(self, ref: Ref) -> TensorProxy | torch.Tensor | Sequence[Step]:
+        """The value that a ref is, a constant, or the views that make it; opens the line inside of which it is made.
 
         Raises UnsupportedError where that cannot be opened.
         """
         values = self._bound.values
         if ref.index not in values:
+            if ref.index in self._log.constants:
+                return self._log.tensor(ref)
             views = self._body.regeneration(ref, values)
             joins = torch.is_grad_enabled() and self._log.tensor(ref).requires_grad
             if views and not joins:  # else gradients would be summed in another order
@@ -198,14 +200,19 @@ class Tape:
         if not all(out in given or is_like(out, fake) for out, fake in pairs):
             return "on fakes it makes something else"
         refs = [self._take(out, fake) for out, fake in pairs]
-        with self._watching(None), torch.no_grad():
-            try:
-                steps = self._body.take(keep=refs, followed=True)
-            except NotCapturedError:
-                return None
+        try:
+            steps = self._cleaned(keep=refs, followed=True)
+        except NotCapturedError:
+            return None
         inside = _Inside(bsym, steps)
         self._inside.update((ref.index, inside) for step in steps for ref in step.outputs)
         return None
+
+    def _cleaned(self, *, keep: Sequence[Ref] = (), followed: bool) -> Sequence[Step]:
+        """What was done since the last time."""
+        self._body.given |= self._log.constants
+        with self._watching(None), torch.no_grad():
+            return self._body.take(keep, followed=followed)
 
     def _leave(self, bsym: BoundSymbol, outs: Sequence[TensorProxy], reason: str) -> None:
         """Lets gradients come no further than to what a line makes: there they raise."""
@@ -278,6 +285,8 @@ class Tape:
         if not is_pytorch(_plain(bsym)) or isinstance(bsym.sym, Under):
             return False
         if any(isinstance(proxy, GeneratorProxy) for proxy in bsym.inputs):
+            return False
+        if any(ref.index in self._log.constants for step in steps for ref in step.inputs):
             return False
         written = [step.inputs[position] for step in steps for position in step.answer.mutated]
         return not any(step.operation in ASKING_GRAD_MODE for step in steps) and not any(

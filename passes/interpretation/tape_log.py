@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+import torch
+
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.body import Log
 
@@ -13,13 +15,14 @@ class TapeLog(Log):
     """A log of what autograd does too.
 
     numbers: for each operation, the number of autograd's next node. nodes: the number of the node that did it, in a
-    backward; else None.
+    backward; else None. constants: the indices of tensors that PyTorch made of the program's numbers (`x[[0, 2]] = y`).
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers: list[int] = []
         self.nodes: list[int | None] = []
+        self.constants: set[int] = set()
 
     def __torch_dispatch__(
         self,
@@ -29,6 +32,8 @@ class TapeLog(Log):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         done = len(self.operations)
+        if func is torch.ops.aten.lift_fresh.default and type(args[0]) is torch.Tensor:
+            self.constants.add(self.add(args[0]).index)
         output = super().__torch_dispatch__(func, types, args, kwargs)
         if len(self.operations) > done:
             node: Any = internals.current_autograd_node()
