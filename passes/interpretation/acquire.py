@@ -28,6 +28,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
 from tracemill.passes.interpretation import gradients_inside
 from tracemill.passes.interpretation.fetch import Fetched
+from tracemill.passes.interpretation.granted import granted
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.leaks import refuse_leaks
@@ -89,6 +90,7 @@ class Acquire(ProgramPass):
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         _keep_constants(interpreter, fetched, output, names)
+        grants = granted(interpreter, names.claim)
         tensors = list(interpreter.lifted.values())
         arguments: list[Proxy] = [proxy for proxy, _ in tensors]
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
@@ -106,7 +108,11 @@ class Acquire(ProgramPass):
         computation = Trace(
             "computation", arguments, interpreter.bound_symbols, result, notes=notes
         )
-        checked_tensors = [pair for pair in tensors if pair[0] not in fetched.constants]
+        checked_tensors = [
+            (grants[proxy].args[0] if proxy in grants else proxy, tensor)
+            for proxy, tensor in tensors
+            if proxy not in fetched.constants
+        ]
         prologue = build_prologue(
             _signature(call.form.parameters, [proxy.name for proxy, _ in taken]),
             [proxy for proxy, _ in taken],
@@ -116,6 +122,7 @@ class Acquire(ProgramPass):
             checked=checked,
             attention=interpreter.uses_attention,
             sizes=interpreter.symbolic_inputs.lines if symbolic else (),
+            grants=grants.values(),
             gradients=gradients_inside.checks(
                 interpreter.tape, [proxy for proxy, _ in checked_tensors]
             ),

@@ -154,7 +154,7 @@ class Interpreter(TorchFunctionMode):
         made = proxy.changed(self.fresh_name(), meta=meta)
         self.emit(prims.SAME, (proxy,), {}, made)
         stand_in = self._stand_ins[made] = self._stand_ins.pop(proxy)
-        stand_in.proxy = made
+        stand_in.proxy = self._became[proxy] = made
         with internals.DisableTorchFunction():
             stand_in.requires_grad_()
 

@@ -16,15 +16,20 @@ from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import proxies
 
 
-def refuse_outside(lines: Iterable[BoundSymbol], arguments: Iterable[Proxy], result: Any) -> None:
-    """Raises UnsupportedError where the result holds a leaf of the program's own, or requires grad by such leaves alone."""
-    own: dict[Proxy, BoundSymbol] = {
+def own_leaves(lines: Iterable[BoundSymbol]) -> dict[Proxy, BoundSymbol]:
+    """The leaves, each with the line that makes it."""
+    return {
         line.output: line
         for line in lines
         if line.sym is prims.SAME
         and isinstance(line.output, TensorProxy)
         and line.output.meta.is_leaf
     }
+
+
+def refuse_outside(lines: Iterable[BoundSymbol], arguments: Iterable[Proxy], result: Any) -> None:
+    """Raises UnsupportedError where the result holds a leaf of the program's own, or requires grad by such leaves alone."""
+    own = own_leaves(lines)
     if not own:
         return
     outs = [out for out in proxies(result) if getattr(out, "requires_grad", False)]

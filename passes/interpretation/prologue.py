@@ -60,17 +60,18 @@ def build_prologue(
     attention: bool = False,
     sizes: Sequence[BoundSymbol] = (),
     gradients: Iterable[BoundSymbol] = (),
+    grants: Iterable[BoundSymbol] = (),
 ) -> Trace:
     """The prologue's trace: PyTorch's settings, `lines` that unpack and fetch, and the check of all `tensors`.
 
     sizes: the lines that name sizes which differ from call to call. gradients: the checks of what autograd knows of
-    tensors whose gradients the program asks for.
+    tensors whose gradients the program asks for. grants: the lines that make tensors require grad.
     """
     if checked:
         strided = any(tensor.layout == torch.strided for _, tensor in tensors)
         ambient = ambient_checks(attention=attention, tensors=strided)
         lines = [*ambient, *lines, *_tensor_checks(tensors), *gradients]
-    lines = [*lines, *sizes]
+    lines = [*lines, *sizes, *grants]
     return Trace("prologue", arguments, lines, tuple(output), signature=signature, no_grad=False)
 
 

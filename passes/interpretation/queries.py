@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tracemill.compiler import prims
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
 from tracemill.passes.interpretation import gradients_inside
@@ -21,6 +22,8 @@ class Recording(Protocol):
         ...
 
     unseen: set[Any]
+    inputs: list[Any]
+    bound_symbols: list[Any]
     lifted: dict[int, tuple[Any, torch.Tensor]]
 
     def require_grad(self, proxy: Any) -> None:
@@ -168,7 +171,8 @@ def _switch_grad(recording: Recording, tensor: Any, requires_grad: Any = True) -
     proxy = recording.lift(tensor).proxy
     if bool(requires_grad) == proxy.requires_grad:
         return tensor
-    if not requires_grad or any(proxy is given for given, _ in recording.lifted.values()):
+    given = any(proxy is known for known, _ in recording.lifted.values())
+    if not requires_grad or (given and not _may_grant(recording, proxy)):
         raise UnsupportedError(
             f"requires_grad of a tensor is changed{recording.at()}; change it before the jitted function is called, or "
             "use detach() for a tensor that does not require grad"
@@ -177,6 +181,12 @@ def _switch_grad(recording: Recording, tensor: Any, requires_grad: Any = True) -
         raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
     recording.require_grad(proxy)
     return tensor
+
+
+def _may_grant(recording: Recording, proxy: Any) -> bool:
+    """Whether an input may be made to require grad: an argument, and on every path of the program."""
+    on_a_path = any(line.sym is prims.PATH for line in recording.bound_symbols)
+    return proxy in recording.inputs and not on_a_path
 
 
 def _set_grad(recording: Recording, tensor: Any, requires_grad: Any) -> None:

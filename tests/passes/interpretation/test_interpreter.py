@@ -87,7 +87,6 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "backward .* compile the model or its loss": lambda x: (x * WEIGHT).sum().backward(),
     "retain_grad .* return the tensor": lambda x: (x * WEIGHT).retain_grad(),
     "grad_fn": lambda x: (x * WEIGHT).grad_fn,
-    "requires_grad": lambda x: x.requires_grad_(),
 }
 
 
