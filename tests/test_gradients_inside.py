@@ -129,7 +129,7 @@ def inner_steps() -> tuple[Program, Callable[[], Sequence[torch.Tensor]], nn.Mod
         weights: Any = dict(net.named_parameters())
         for _ in range(2):
             loss = F.mse_loss(torch.func.functional_call(net, weights, (x,)), y)
-            steps: Any = grad(loss, cast(Any, weights), create_graph=True)
+            steps: Any = grad(loss, weights, create_graph=True)
             weights = {name: weight - 0.1 * steps[name] for name, weight in weights.items()}
         return torch.func.functional_call(net, weights, (held_out,)).square().mean()
 
@@ -497,7 +497,7 @@ def test_text(golden: Callable[[str, str], None]) -> None:
     jitted(torch.ones(3, requires_grad=True))
     traces = tm.last_traces(jitted)
     acquired = next(trace for trace in traces if trace.stage == "interpretation")
-    golden(acquired.text("verbose"), "acquired")
+    golden(str(acquired), "acquired")
     golden(str(tm.last_backward_traces(jitted)[-1]), "backward")
     golden(str(tm.last_prologue_traces(of_its_input())[-1]), "prologue")
 
