@@ -166,6 +166,28 @@ def test_no_gradient_flows_out_of_a_region_without_grad(switch: Any) -> None:
         check(lambda x: x * 2, leaf(3))
 
 
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad])
+def test_a_view_taken_without_grad_is_a_leaf_where_gradients_end(around: Any, cache: str) -> None:
+    def program(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            row, flat = w[0], w.view(-1)
+        seen = flat.unsqueeze(0)
+        return row, seen, (w * x).sum(), (row * seen.sum()).sum(), flat
+
+    found = []
+    for compiled in (program, tm.jit(program, cache=cache)):
+        w = torch.ones(2, 2, requires_grad=True)
+        with around():
+            made = compiled(w, torch.ones(2))
+        told = [(t.requires_grad, t.is_leaf, t._is_view(), t.tolist()) for t in made]
+        if made[2].requires_grad:
+            (made[2] + made[3] + made[1].sum()).backward()
+        found.append((told, w.grad))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     "layout",
     [lambda t: t.t(), lambda t: t[:1].expand(3, 3), lambda t: t[:, ::2].repeat(1, 2)[:, :3]],

@@ -58,7 +58,9 @@ class Derivation:
         self._known = set(trace.values())
         self._free = {proxy for proxy in given if getattr(proxy, "requires_grad", False)}
         self.outputs = tuple(
-            out for out in distinct_tensors(trace.output) if out.requires_grad and out not in given
+            out
+            for out in distinct_tensors(trace.output)
+            if out.requires_grad and out not in given and not out.meta.is_leaf
         )
         self.kept: tuple[Proxy, ...] = ()
         self._links: dict[int, Link] = {}
@@ -248,13 +250,16 @@ class Derivation:
 
 
 def _made(bsym: BoundSymbol) -> list[TensorProxy]:
-    """The tensors that a line makes and gradients may flow to."""
+    """The tensors that a line makes and gradients flow through: not a view taken under no_grad, a leaf of its own."""
     given = set(bsym.inputs)
     own = bsym.sym.vjp is not None and any(getattr(v, "requires_grad", False) for v in given)
     return [
         out
         for out in dict.fromkeys(bsym.outputs)
-        if isinstance(out, TensorProxy) and out not in given and (out.requires_grad or own)
+        if isinstance(out, TensorProxy)
+        and out not in given
+        and not (out.requires_grad and out.meta.is_leaf)
+        and (out.requires_grad or own)
     ]
 
 

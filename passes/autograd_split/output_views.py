@@ -22,17 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from tracemill.compiler.answer import NewTensor, Ref
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
-from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves, proxies
 from tracemill.passes.dce import swept
+
+
+class _Unseen(Symbol):
+    """`with torch.no_grad(): t0 = w[0]`: a view that autograd does not see; the first argument is the symbol called."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        called, *args = bsym.args
+        call = writer.call(called.bind(*args, output=bsym.output, **bsym.kwargs))
+        return ["with torch.no_grad():", f"  {writer.target(bsym.output)} = {call}"]
+
+
+_UNSEEN = _Unseen("unseen_view")
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,29 @@ def _views(computation: Trace, seen: Iterable[Proxy]) -> list[BoundSymbol]:
         if bsym is not None and id(bsym) not in found:
             found.add(id(bsym))
             wanted.extend(bsym.inputs)
-    return [bsym for bsym in computation.bound_symbols if id(bsym) in found]
+    return [
+        bsym if bsym.grad_enabled else _unseen(bsym)
+        for bsym in computation.bound_symbols
+        if id(bsym) in found
+    ]
+
+
+def _unseen(bsym: BoundSymbol) -> BoundSymbol:
+    where: Any = {"source": bsym.source, "module_path": bsym.module_path}
+    args = (bsym.sym, *bsym.args)
+    return BoundSymbol(
+        _UNSEEN, args, bsym.kwargs, bsym.output, subsymbols=(), answer=bsym.answer, **where
+    )
 
 
 def _takes_views(bsym: BoundSymbol) -> bool:
-    """Whether a line gives views of a tensor, the only one that it reads, seen by autograd, and does nothing else."""
+    """Whether a line gives views of a tensor, the only one that it reads, that require grad, and does nothing else."""
     answer = bsym.answer
-    if answer is None or not bsym.grad_enabled or bsym.sym.path is None or answer.random:
+    if answer is None or bsym.sym.path is None or answer.random:
+        return False
+    if not bsym.grad_enabled and not any(
+        getattr(out, "requires_grad", False) for out in bsym.outputs
+    ):
         return False
     specs = leaves(answer.output)
     owners = {spec.storage if isinstance(spec, NewTensor) else None for spec in specs}
