@@ -214,6 +214,11 @@ class Under(Symbol):
         self.inference = inference
         super().__init__(self.inner.name, impl=self._run)
 
+    def without_inference(self) -> Symbol:
+        """The same call in the inference mode around it."""
+        impl: Any = self.inner.impl
+        return Under(impl, self.changes, None) if self.changes else self.inner
+
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
             for setting, inside, around in self.changes:

@@ -515,6 +515,12 @@ def refusals() -> Iterator[Any]:
         "autograd follows what is written",
         id="followed",
     )
+    yield pytest.param(
+        lambda x, y: x.detach().index_add_(0, torch.tensor([0, 1]), y),
+        (torch.ones(3), followed[:2]),
+        "gradients flow into a detached tensor that shares memory with x",
+        id="detached",
+    )
     yield pytest.param(lambda x: x.t_(), (two,), "t_ changes the shape of an input", id="t_")
     yield pytest.param(lambda x: x.resize_(2), (x,), "Tensor.resize_", id="resize_")
     yield pytest.param(lambda x: x.set_(two), (x,), "gives a tensor other memory", id="set_")
@@ -553,6 +559,18 @@ def test_what_cannot_be_done_is_refused_by_name_before_any_effect(
     assert "test_mutation.py" in str(refusal.value)
     for one, other in zip(inputs, before, strict=True):
         assert torch.equal(one.to_dense(), other.to_dense())
+
+
+def test_a_program_writes_in_inference_mode() -> None:
+    def program(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            x[1:] = x[1:] * 2
+            x.mul_(torch.zeros(3).add_(x[0]).sum())
+        return x * 2
+
+    want, got = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(tm.jit(program)(got), program(want))
+    assert torch.equal(got, want)
 
 
 def test_memory_of_an_object_that_gradients_flow_into_is_read_again() -> None:

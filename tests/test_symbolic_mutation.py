@@ -140,3 +140,24 @@ def test_a_write_that_gradients_flow_through() -> None:
 def test_a_write_that_autograd_forbids_is_eager_s_error() -> None:
     with pytest.raises(RuntimeError, match="leaf Variable"):
         symbolic(lambda x: x.add_(1))(*learning((3, 4)))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.cumsum_(0),
+        lambda x: x.fill_diagonal_(2.0),
+        lambda x: x[1:].cumsum_(0).mul_(2),
+    ],
+)
+def test_writes_that_ask_of_sizes_carry_gradients(program: Callable[[Tensor], Any]) -> None:
+    jitted = tm.jit(program, cache="symbolic values")
+    for rows in (3, 5):
+        found = []
+        for compiled in (program, jitted):
+            leaf = (torch.arange(rows * 4.0).reshape(rows, 4) * 0.1 + 1).requires_grad_()
+            x = leaf * 2
+            made = compiled(x)
+            found.append([x.detach(), *torch.autograd.grad(made.sum() + x.sum(), leaf)])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(other, one)

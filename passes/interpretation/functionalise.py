@@ -38,13 +38,13 @@ from tracemill.compiler.errors import MutationError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.oracle import STORAGE_READERS, is_pytorch
 from tracemill.compiler.pass_base import PassContext, ProgramPass
-from tracemill.compiler.proxy import GeneratorProxy, Proxy, TensorProxy
+from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 from tracemill.passes.dce import swept
-from tracemill.passes.interpretation import overlap, write_back
+from tracemill.passes.interpretation import in_place, overlap, write_back
 from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError
 from tracemill.passes.interpretation.overwrites import Overwrites
 from tracemill.passes.interpretation.write_back import RealViews
@@ -297,17 +297,9 @@ class Replay:
             self._overwrites.written(base, mark, bsym, {p: mapping.get(p, p) for p in written})
             if base in hidden:
                 memory.hide(base, before[base])
-            elif grad and memory.plain_value(base).requires_grad:
-                self._follow(base)
-
-    def _follow(self, base: Base) -> None:
-        """Takes note that gradients flow through what an input is written."""
-        if len(base.inputs) > 1:
-            names = ", ".join(proxy.name for proxy in base.inputs)
-            raise MutationError(
-                f"{names} share memory, and autograd follows what is written to it{self._memory.at()}; clone one of them"
-            )
-        base.followed = True
+            elif grad and base.inputs and memory.plain_value(base).requires_grad:
+                here = [proxy for proxy in written if memory.base(proxy) is base]
+                memory.follow(base, [in_place.root_of(p, self._trace.bound_symbols) for p in here])
 
     def _is_hidden(
         self, bsym: BoundSymbol, base: Base, before: TensorProxy, tensors: list[TensorProxy]
@@ -330,8 +322,6 @@ class Replay:
             raise NotFunctionalError(
                 f"{bsym.sym.name} gives new tensors besides, or is not PyTorch's"
             )
-        if any(isinstance(proxy, GeneratorProxy) for proxy in bsym.inputs):
-            raise NotFunctionalError(f"{bsym.sym.name} draws from a generator")
         memory.run(bsym)
         for base in bases:
             memory.settle(base)

@@ -13,7 +13,7 @@ from tracemill.compiler.errors import MutationError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
-from tracemill.compiler.values import substitute
+from tracemill.compiler.values import leaves, substitute
 
 T: Any = torch.Tensor
 _ATEN: Any = torch.ops.aten
@@ -73,12 +73,17 @@ def recorded(
     answer: Answer,
     tensors: Sequence[TensorProxy],
 ) -> tuple[Any] | None:
-    """Records a call that changes a tensor's shape in place as what it does; None for every other call.
+    """Records a call that changes a tensor's shape in place, or writes to a list of tensors in turn, as what it does.
 
-    Raises MutationError for a write that could not be repeated at each call, and eager's error where it has one.
+    None for every other call. Raises MutationError for a write that could not be repeated at each call, and eager's error
+    where it has one.
     """
     given = {proxy.storage for proxy, _ in recording.lifted.values()}
     _refuse(recording, fn, answer, tensors, given)
+    if _goes_one_by_one(answer, args, kwargs):
+        for one_args, one_kwargs in _in_turn(args, kwargs):
+            recording.call(fn, one_args, one_kwargs)
+        return (answer.instantiate(tensors, _makes_nothing),)
     view = RESHAPED.get(fn)
     if view is not None:
         return (_reshaped(recording, view, args, kwargs, answer, tensors[0]),)
@@ -138,6 +143,34 @@ def _refuse_for_input(recording: Recording, name: str, proxy: TensorProxy, after
     )
 
 
+def _goes_one_by_one(answer: Answer, args: Any, kwargs: Any) -> bool:
+    """Whether a call writes to a list of tensors one after the other that share memory, or of which some require grad."""
+    if not all(step.fn._schema.name.startswith("aten::_foreach_") for step in answer.body):
+        return False
+    proxies = list(_tensors(leaves((args, kwargs))))
+    is_single = all(len(items) == 1 for items in _lists(args, kwargs))
+    is_mixed = len({proxy.requires_grad for proxy in proxies}) > 1
+    return not is_single and (is_mixed or len({p.storage for p in proxies}) < len(proxies))
+
+
+def _lists(args: Any, kwargs: Any) -> list[Any]:
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
+
+
+def _in_turn(args: Any, kwargs: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls for each place of the lists."""
+    for place in range(len(_lists(args, kwargs)[0])):
+
+        def one(value: Any, place: int = place) -> Any:
+            return [value[place]] if isinstance(value, (list, tuple)) else value
+
+        yield tuple(map(one, args)), {name: one(value) for name, value in kwargs.items()}
+
+
+def _makes_nothing(spec: Any, storage: Storage, offset: int) -> Any:
+    raise TypeError("a call that writes to lists of tensors makes no new one")
+
+
 def _reshaped(
     recording: Recording, view: Any, args: Any, kwargs: Any, answer: Answer, proxy: TensorProxy
 ) -> TensorProxy:
@@ -172,11 +205,11 @@ def refreshed(
     mapping: dict[Any, Any] = {}
     for position in answer.changed:
         proxy = tensors[position]
-        root = _root(proxy, recording.bound_symbols)
+        root = root_of(proxy, recording.bound_symbols)
         for other in recording.current(proxy.storage):
             if other.requires_grad or other in mapping:
                 continue
-            if other is proxy or _root(other, recording.bound_symbols) is root:
+            if other is proxy or root_of(other, recording.bound_symbols) is root:
                 mapping[other] = _requiring_grad(recording, other)
     return substitute(output, mapping)
 
@@ -189,7 +222,7 @@ def _requiring_grad(recording: Recording, proxy: TensorProxy) -> TensorProxy:
     return made
 
 
-def _root(proxy: TensorProxy, lines: Sequence[BoundSymbol]) -> TensorProxy:
+def root_of(proxy: TensorProxy, lines: Sequence[BoundSymbol]) -> TensorProxy:
     """The tensor that autograd takes a view to be a view of; a detached one is its own."""
     parents = _parents(lines, proxy.storage)
     while proxy in parents:

@@ -321,7 +321,7 @@ class Interpreter(TorchFunctionMode):
     ) -> Any:
         """Records a call that PyTorch answered; its output, on proxies."""
         if answer.mutated:
-            overlapping_writes.raise_as_eager(fn, args, kwargs, tensors)
+            overlapping_writes.raise_as_eager(fn, args, kwargs, answer, tensors, self.at)
             written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
             if written is not None:
                 return written[0]

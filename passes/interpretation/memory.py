@@ -6,7 +6,7 @@ becomes lines of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,25 @@ from typing import Any
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.answer import Answer, NewTensor
+from tracemill.compiler.answer import Answer, NewTensor, is_generator
 from tracemill.compiler.errors import MutationError
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.oracle import unobserved
-from tracemill.compiler.proxy import TensorProxy
+from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.readable import readable
-from tracemill.compiler.settings import without_autocast
+from tracemill.compiler.settings import Under, without_autocast
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
 from tracemill.compiler.symbolic import layout_of
 from tracemill.compiler.values import leaves, map_leaves
-from tracemill.passes.interpretation.own_derivatives import ARRANGE, COPY, HIDDEN, own_symbol
+from tracemill.passes.interpretation.own_derivatives import (
+    ARRANGE,
+    BERNOULLI_IN_ORDER,
+    COPY,
+    HIDDEN,
+    bernoulli_in_order,
+    own_symbol,
+)
 
 _FILLS = (torch.ops.aten.fill.Tensor, torch.ops.aten.copy.default)
 LARGEST_CONSTANT = 4096
@@ -65,7 +72,7 @@ class _Log(internals.TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if func.namespace != "prim":
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves(output)):  # else it only asks
             self.operations.append((func, args, kwargs or {}, output))
         return output
 
@@ -207,20 +214,27 @@ class Memory:
         """Does a call on functional tensors; the leaves of what it returned. Its operations wait to be flushed."""
         readers: dict[TensorProxy, torch.Tensor] = {}
 
-        def tensor(leaf: Any) -> Any:
+        def model(leaf: Any) -> Any:
+            if isinstance(leaf, GeneratorProxy):
+                return torch.Generator(leaf.device)
             if not isinstance(leaf, TensorProxy):
                 return self.sizes.given(leaf)
             known = self._tensors.get(leaf)
             return readers.setdefault(leaf, self._functional(leaf)) if known is None else known
 
-        args, kwargs = map_leaves(tensor, (bsym.args, bsym.kwargs))
-        assert bsym.sym.impl is not None
-        try:
-            with self._running():
-                return leaves(bsym.sym.impl(*args, **kwargs))
-        except Exception as error:
-            self._log.operations.clear()
-            raise NotFunctionalError(str(error)) from error
+        args, kwargs = map_leaves(model, (bsym.args, bsym.kwargs))
+        # Functional tensors are none of inference mode, where what is written to a plain tensor stays one.
+        sym = bsym.sym.without_inference() if isinstance(bsym.sym, Under) else bsym.sym
+        assert sym.impl is not None
+        failed = None
+        for way in self.sizes.ways:
+            try:
+                with self._running(), way():
+                    return leaves(sym.impl(*args, **kwargs))
+            except Exception as error:
+                self._log.operations.clear()
+                failed = error
+        raise NotFunctionalError(str(failed)) from failed
 
     def take_view(
         self, out: TensorProxy, made: torch.Tensor, of: TensorProxy, now: TensorProxy
@@ -267,6 +281,19 @@ class Memory:
         self.line(HIDDEN, (value, before), {}, made, answer, grad=True)
         self.put(base.proxy, made)
 
+    def follow(self, base: Base, roots: Collection[TensorProxy]) -> None:
+        """Takes note that gradients flow through what an input is written, by views of these to autograd."""
+        names = ", ".join(proxy.name for proxy in base.inputs)
+        if len(base.inputs) > 1:
+            raise MutationError(
+                f"{names} share memory, and autograd follows what is written to it{self.at()}; clone one of them"
+            )
+        if any(root not in base.inputs for root in roots):
+            raise MutationError(
+                f"gradients flow into a detached tensor that shares memory with {names}{self.at()}; write to a clone"
+            )
+        base.followed = True
+
     @contextmanager
     def _running(self) -> Generator[None]:
         """PyTorch on functional tensors: logged, unseen by anybody else, without autograd and autocast."""
@@ -294,15 +321,24 @@ class Memory:
                     (args[0], self._constants[id(args[1])].item()),
                 )
             given = map_leaves(self._proxy_of, (args, kwargs))
-            with unobserved(), torch.no_grad(), self.sizes.mode:
-                fn = readable(op, args, kwargs)
-            sym = own_symbol(op) if grad else None
+            fn, sym = self._called(op, args, kwargs, output, grad=grad)
             made = self.emit(fn, *given, grad=grad, sym=copy if copy and sym is COPY else sym)
             for fake, proxy in zip(leaves(output), leaves(made), strict=True):
                 if isinstance(fake, torch.Tensor):
                     self._bind(fake, proxy)
 
+    def _called(
+        self, op: Any, args: Any, kwargs: Any, output: Any, *, grad: bool
+    ) -> tuple[Callable[..., Any], Symbol | None]:
+        """What does an operation, and the symbol that stands for it where that is not its own."""
+        if op is torch.ops.aten.bernoulli.p and output.stride() != args[0].stride():
+            return bernoulli_in_order, BERNOULLI_IN_ORDER
+        with unobserved(), torch.no_grad(), self.sizes.mode:
+            return readable(op, args, kwargs), own_symbol(op) if grad else None
+
     def _proxy_of(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):  # the only one of the line
+            return next(filter(is_generator, [] if self.now is None else self.now.flat_args))
         if not isinstance(leaf, torch.Tensor):
             return self.sizes.number(leaf)
         known = self._proxies.get(id(leaf))

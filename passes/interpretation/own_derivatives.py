@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol, symbol
 
 
@@ -72,10 +73,33 @@ def _drawing(op: Any) -> Symbol:
     return Symbol(str(symbol(op).name), impl=op, vjp=_no_influence)
 
 
-def _no_influence(
-    cotangents: Sequence[Any], output: Any, tensor: Any, *args: Any, **kwargs: Any
-) -> Any:
-    return torch.zeros_like(cotangents[0])
+def _no_influence(cotangents: Sequence[Any], output: Any, *args: Any, **kwargs: Any) -> Any:
+    tensor, *others = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, TensorProxy))
+    zeros: Any = torch.zeros_like
+    rest = [zeros(other) if other.requires_grad else None for other in others]
+    return (zeros(cotangents[0]) if tensor.requires_grad else None, *rest)
+
+
+def bernoulli_in_order(
+    tensor: torch.Tensor, p: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """What `tensor.bernoulli_(p)` draws, which goes by the order of memory; `bernoulli` goes by that of indices."""
+    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
+
+
+class _BernoulliInOrder(Symbol):
+    """`t1 = torch.empty_like(t0).bernoulli_(0.5, generator=None)`."""
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        tensor, *args = map(writer.value, bsym.args)
+        args += [f"{name}={writer.value(value)}" for name, value in bsym.kwargs.items()]
+        target = writer.target(bsym.output)
+        return [f"{target} = torch.empty_like({tensor}).bernoulli_({', '.join(args)})"]
+
+
+BERNOULLI_IN_ORDER = _BernoulliInOrder(
+    "bernoulli_in_order", impl=bernoulli_in_order, vjp=_no_influence
+)
 
 
 class Written(Symbol):
@@ -126,11 +150,9 @@ def _as_strided_scatter(
     gradient = cotangents[0]
     if gradient.stride() != output.stride():
         gradient = _ATEN.copy.default(output, gradient)
-    rest = torch.as_strided_scatter(gradient, torch.zeros_like(part), *where)
-    return (
-        rest if tensor.requires_grad else None,
-        torch.as_strided(gradient, *where) if part.requires_grad else None,
-    )
+    of_part = torch.as_strided(gradient, *where)
+    rest = torch.as_strided_scatter(gradient, torch.zeros_like(of_part), *where)
+    return rest if tensor.requires_grad else None, of_part if part.requires_grad else None
 
 
 _OWN: dict[Any, Symbol] = {
