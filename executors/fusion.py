@@ -22,8 +22,8 @@ class Region:
     executor: the name of the executor that is to run it.
     bound_symbols: its lines, in an order that can run.
     inputs: the values that they need, each once, in the order of first use.
-    outputs: the values that are needed outside. Each has memory of its own: a view that is needed outside of the region
-        is made there, from the value that it views.
+    outputs: the values that are needed outside. Each has memory of its own (a view that is needed outside of the region
+        is made there, from the value that it views) and must have its proxy's strides: what follows relies on them.
     checked: those of the inputs whose metadata is known to be as recorded at each call, strides included.
     program: one object for all regions of a program, forward and backward.
     """

@@ -296,6 +296,7 @@ blocks = tm.jit(lambda x: (x.sin() * 2).cos(), executors=["blocks"])
 rows = torch.randn(150, 4)
 assert torch.equal(blocks(rows), (rows.sin() * 2).cos())
 assert "blocks0(" in str(tm.last_traces(blocks)[-1])
+assert blocks(rows.t()).stride() == (1, 4)
 print(json.dumps({
   "text": str(tm.last_traces(fast)[-1]),
   "passes": [report.name for report in tm.last_report(fast)],

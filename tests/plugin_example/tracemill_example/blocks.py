@@ -13,21 +13,22 @@ class Blocks(tm.FusionExecutor):
 
     def can_fuse(self, bsym: tm.BoundSymbol) -> bool:
         shapes = {getattr(value, "shape", None) for value in (*bsym.inputs, *bsym.outputs)}
-        return (
-            len(shapes) == 1
-            and shapes != {torch.Size()}
-            and all(
-                torch.Tag.pointwise in getattr(inner.sym.impl, "tags", ())
-                for inner in bsym.subsymbols
-            )
-        )
+        pointwise = [torch.Tag.pointwise in operation.tags for operation in bsym.operations]
+        return len(shapes) == 1 and shapes != {torch.Size()} and bool(pointwise) and all(pointwise)
 
     def fuse(self, region: tm.Region) -> tm.BoundSymbol:
         run = region.trace.callable("minimal")
 
         def by_blocks(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            blocks = zip(*(tensor.split(self.rows) for tensor in inputs), strict=True)
-            results = [run(*block) for block in blocks]
-            return [torch.cat(parts) for parts in zip(*results, strict=True)]
+            made = [
+                torch.empty_strided(out.shape, out.stride, dtype=out.dtype, device=out.device)
+                for out in region.outputs
+            ]
+            rows = (tensor.split(self.rows) for tensor in (*inputs, *made))
+            for block in zip(*rows, strict=True):
+                results = run(*block[: len(inputs)])
+                for place, result in zip(block[len(inputs) :], results, strict=True):
+                    place.copy_(result)
+            return made
 
         return region.bind(by_blocks)
