@@ -65,7 +65,7 @@ class TieredRegion:
 
     def _first(self, inputs: list[Any]) -> Sequence[Any]:
         self.changeover.start()
-        return self.run(inputs)
+        return self.on_torch(inputs)  # also where the worker was quicker
 
     def warn_and_run(self, inputs: list[Any]) -> Sequence[Any]:
         """Says why the program stays on torch, where nobody has said so, and runs."""
