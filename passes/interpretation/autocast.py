@@ -42,13 +42,10 @@ class Recording(Protocol):
     """What autocast needs of the interpreter."""
 
     casts: dict[TensorProxy, TensorProxy]
+    lifted: dict[int, tuple[TensorProxy, torch.Tensor]]
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call on proxies; returns its output, on proxies."""
-        ...
-
-    def is_view(self, proxy: TensorProxy) -> bool:
-        """Whether a value is a view to autograd, and so not kept in autocast's cache."""
         ...
 
 
@@ -157,7 +154,7 @@ def _cast(recording: Recording, tensor: TensorProxy, kwargs: dict[str, Any]) -> 
         and meta.dtype is torch.float32
         and meta.requires_grad
         and meta.is_leaf
-        and not recording.is_view(tensor)
+        and not _is_view(recording, tensor)
     )
     if cached and tensor in recording.casts:
         return recording.casts[tensor]  # whatever its dtype: so does PyTorch
@@ -165,6 +162,11 @@ def _cast(recording: Recording, tensor: TensorProxy, kwargs: dict[str, Any]) -> 
     if cached:
         recording.casts[tensor] = made
     return made
+
+
+def _is_view(recording: Recording, leaf: TensorProxy) -> bool:
+    """Whether a leaf is a view to autograd, and so not kept in autocast's cache."""
+    return any(tensor._is_view() for known, tensor in recording.lifted.values() if known is leaf)
 
 
 def _operations(

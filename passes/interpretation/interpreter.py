@@ -197,10 +197,6 @@ class Interpreter(TorchFunctionMode):
         """The stand-in of a generator that the program makes."""
         return TracedGenerator.of(GeneratorProxy(self.fresh_name(), device=device))
 
-    def is_view(self, proxy: TensorProxy) -> bool:
-        """Whether a leaf is a view to autograd."""
-        return any(tensor._is_view() for known, tensor in self.lifted.values() if known is proxy)
-
     def fresh_name(self) -> str:
         """A provisional name for a new value."""
         return self._names.fresh("v")

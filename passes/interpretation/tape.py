@@ -17,7 +17,7 @@ import torch
 from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Ref, tensor_arguments
-from tracemill.compiler.body import Body, NotCapturedError, Step
+from tracemill.compiler.body import Body, NotCapturedError, Step, refs_in
 from tracemill.compiler.bound_body import BoundBody
 from tracemill.compiler.derivative import ASKING_GRAD_MODE
 from tracemill.compiler.errors import UnsupportedError
@@ -119,7 +119,7 @@ class Tape:
     def value(self, ref: Ref) -> TensorProxy | torch.Tensor | Sequence[Step]:
         """The value that a ref is, a constant, or the views that make it; opens the line inside of which it is made.
 
-        Raises UnsupportedError where that cannot be opened.
+        Raises UnsupportedError where that cannot be opened, NotCapturedError where there is none.
         """
         values = self._bound.values
         if ref.index not in values:
@@ -203,9 +203,10 @@ class Tape:
         try:
             steps = self._cleaned(keep=refs, followed=True)
         except NotCapturedError:
-            return None
+            steps = ()
         inside = _Inside(bsym, steps)
-        self._inside.update((ref.index, inside) for step in steps for ref in step.outputs)
+        for done in steps or self._log.operations[len(self._did) :]:
+            self._inside.update((ref.index, inside) for ref in refs_in(done.output))
         return None
 
     def _cleaned(self, *, keep: Sequence[Ref] = (), followed: bool) -> Sequence[Step]:
@@ -263,7 +264,7 @@ class Tape:
         """Opens the line inside of which a value is made."""
         inside = self._inside.get(ref.index)
         if inside is None:
-            raise UnsupportedError("a gradient inside the program reads what no line of it makes")
+            raise NotCapturedError("it reads a tensor that no line of the program makes")
         bsym = inside.bsym
         if not self._can_be_opened(inside):
             raise UnsupportedError(
@@ -282,7 +283,7 @@ class Tape:
     def _can_be_opened(self, inside: _Inside) -> bool:
         """Whether a line's operations do the same as the line, and their derivatives are its derivative."""
         bsym, steps = inside
-        if not is_pytorch(_plain(bsym)) or isinstance(bsym.sym, Under):
+        if not steps or not is_pytorch(_plain(bsym)) or isinstance(bsym.sym, Under):
             return False
         if any(isinstance(proxy, GeneratorProxy) for proxy in bsym.inputs):
             return False
@@ -296,7 +297,7 @@ class Tape:
 
 
 class _Inside(NamedTuple):
-    """A line and the operations that it consists of."""
+    """A line and the operations that it consists of; none where these cannot be lines of their own."""
 
     bsym: BoundSymbol
     steps: Sequence[Step]
