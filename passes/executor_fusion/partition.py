@@ -76,9 +76,10 @@ class _Merging:
         while waiting:
             node = waiting.popleft()
             if node in self._members:
-                merged = next(filter(None, map(self._merge, self._pairs(node))), None)
-                if merged is not None:
-                    waiting.appendleft(merged)
+                merged = (self._merge(pair) for pair in self._pairs(node))
+                kept = next((each for each in merged if each is not None), None)
+                if kept is not None:
+                    waiting.appendleft(kept)
         return sorted(self._members.values())
 
     def _pairs(self, node: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracemill.passes.executor_fusion.partition import arranged, partition
@@ -22,7 +22,17 @@ def programs(draw: st.DrawFn) -> tuple[list[set[int]], list[bool], list[int]]:
     return follows, fusible, returned
 
 
+FIRST_MERGED_TWICE = (
+    [set[int](), set[int](), {1}, set[int](), {0, 2, 3}, {2, 3}],
+    [True, True, False, True, True, True],
+    list[int](),
+)
+"""The first line, whose number is falsy, is merged with a group that could be merged otherwise too."""
+
+
+@example(FIRST_MERGED_TWICE)
 @given(programs())
+@settings(deadline=None)
 def test_each_fusible_line_is_in_one_group_and_the_groups_have_an_order(
     program: tuple[list[set[int]], list[bool], list[int]],
 ) -> None:
@@ -39,6 +49,7 @@ def test_each_fusible_line_is_in_one_group_and_the_groups_have_an_order(
 
 
 @given(programs())
+@settings(deadline=None)
 def test_no_two_groups_that_feed_each_other_could_be_one(
     program: tuple[list[set[int]], list[bool], list[int]],
 ) -> None:
