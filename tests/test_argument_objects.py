@@ -306,6 +306,68 @@ def test_an_argument_that_stands_in_an_object_too() -> None:
         assert tm.cache_info(called).entries == 2
 
 
+@dataclasses.dataclass
+class Count:
+    number: int = 1
+
+
+SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "a list": (lambda: [1], lambda value: value.append(2)),
+    "a dict": (lambda: {"a": 1}, lambda value: value.update(b=2)),
+    "a dataclass": (Count, lambda value: setattr(value, "number", 2)),
+    "a list of tensors": (lambda: [torch.ones(2)], lambda value: value[0].add_(1)),
+    "a list in a list": (lambda: [[1]], lambda value: value[0].append(2)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("kind", ["argument", "object", "item", "own"])
+def test_containers_that_stand_elsewhere_too(name: str, kind: str) -> None:
+    make, write = SHARED[name]
+    own: list[Any] = []
+
+    def program(x: Tensor, value: Any, other: Any) -> Any:
+        found = other
+        if kind == "object":
+            found = other.held
+        elif kind == "item":
+            found = other[0]
+        elif kind == "own":
+            found = own[0]
+        write(value)
+        return x * 2, value is found, found
+
+    def arguments(*, shared: bool) -> tuple[Any, Any]:
+        value = make()
+        other = value if shared else make()
+        own[:] = [other] if kind == "own" else []
+        if kind in ("object", "item"):
+            return value, SimpleNamespace(held=other) if kind == "object" else [other]
+        return value, other if kind == "argument" else None
+
+    for order in ((True, False), (False, True)):
+        called = tm.jit(program)
+        for shared in (*order, *order):
+            result = called(X, *arguments(shared=shared))
+            expected = program(X, *arguments(shared=shared))
+            assert content(result) == content(expected)
+        if kind != "own":  # whose objects count by identity
+            assert tm.cache_info(called).entries == 2
+
+
+def test_tensors_are_told_apart_by_identity() -> None:
+    def program(x: Tensor, value: Any) -> Tensor:
+        return x * 2 if value.weight is x else x * 3
+
+    one, other = Leaf(), Leaf()
+    one.weight = X
+    for order in ((one, other), (other, one)):
+        called = tm.jit(program)
+        for value in (*order, *order):
+            assert torch.equal(called(X, value), program(X, value))
+        assert tm.cache_info(called).entries == 2
+
+
 def test_two_arguments_that_share_an_object() -> None:
     def program(x: Tensor, one: Any, two: Any) -> Tensor:
         one.leaf.scale = 5.0

@@ -36,6 +36,7 @@ from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.observe import observe, state_lines
 from tracemill.passes.interpretation.outputs import Output
 from tracemill.passes.interpretation.own_leaves import refuse_outside
+from tracemill.passes.interpretation.passed import StandsElsewhere, standing_twice
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
 from tracemill.passes.interpretation.symbolic_interpreter import SymbolicInterpreter
@@ -51,23 +52,37 @@ class Acquire(ProgramPass):
 
     def apply(self, program: Program, context: PassContext) -> Program:
         """The program of the call in `context`; the one given is empty."""
+        as_they_are = standing_twice(context.call.values)
+        while True:
+            try:
+                return self._run(context, as_they_are)
+            except StandsElsewhere as found:
+                as_they_are |= found.ids
+
+    def _run(self, context: PassContext, as_they_are: frozenset[int]) -> Program:
         checked, names = context.cache != "same input", Names()
         locator = Locator(_module_of(context.call.form.target))
         interpreter = _interpreter(context, locator, names, checked=checked)
-        made = self._acquired(interpreter, context, names, checked=checked)
+        made = self._acquired(interpreter, context, names, as_they_are, checked=checked)
         refuse_leaks(interpreter.release())
         return made
 
     def _acquired(
-        self, interpreter: Interpreter, context: PassContext, names: Names, *, checked: bool
+        self,
+        interpreter: Interpreter,
+        context: PassContext,
+        names: Names,
+        as_they_are: frozenset[int],
+        *,
+        checked: bool,
     ) -> Program:
         call = context.call
         target = call.form.target
         module = _module_of(target)
-        inputs = Inputs(interpreter, names, checked=checked)
+        inputs = Inputs(interpreter, names, as_they_are, checked=checked)
         marks = call.marks or [None for _ in call.values]
         taken = [
-            inputs.argument(parameter.name, value, call.form.item_names(parameter, value), mark)
+            inputs.argument(parameter, value, call.form.item_names(parameter, value), mark)
             for parameter, value, mark in zip(call.form.parameters, call.values, marks, strict=True)
         ]
         root = AnyProxy(

@@ -71,7 +71,8 @@ class Fetcher:
             found = {key: places[:1] for key, places in found.items()}
         for place in (place for places in found.values() for place in places):
             self._count(place.parent)
-        for each in checks:
+        last = state.last if self._checked else []
+        for each in (*checks, *last):
             self._count(each.owner)
             for value in each.values:
                 if isinstance(value, Place):
@@ -85,6 +86,8 @@ class Fetcher:
             fetched.lines.extend(self._check(each))
         for proxy, tensor in lifted:
             self._tensor(proxy, tensor, found[id(tensor)], fetched)
+        for each in last:
+            fetched.lines.extend(self._check(each))
         for place in self._returned:
             self._base(place, fetched.lines)
         for place in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from tracemill.compiler.proxy import (
     Proxy,
 )
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.state_checks import counts_by_content, same
+from tracemill.compiler.state_checks import counts_by_content, counts_by_content_inside, same
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.passed import tensors_inside
@@ -47,29 +48,42 @@ class Inputs:
 
     lines: unpack and check lines, in order; the tensors' own check is made later, with the parameters'.
     containers: the lists, dicts and the like that the program gets in place of arguments, which it may write to.
+    originals: the ids of those arguments, with their proxies.
     opaque: the places of arguments that are objects, where tensors may be found.
+    as_they_are: the ids of what stands elsewhere too, so that the program gets it itself.
     """
 
-    def __init__(self, interpreter: Interpreter, names: Names, *, checked: bool) -> None:
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        names: Names,
+        as_they_are: frozenset[int] = frozenset(),
+        *,
+        checked: bool,
+    ) -> None:
         self.lines: list[BoundSymbol] = []
         self.opaque: list[tuple[Place, Proxy]] = []
         self.containers: list[tuple[Any, Proxy]] = []
+        self.originals: dict[int, Proxy] = {}
+        self._as_they_are = as_they_are
         self._interpreter = interpreter
         self._names = names
         self._checked = checked
 
     def argument(
-        self, name: str, value: Any, items: Sequence[str] = (), marks: Tree = None
+        self, parameter: inspect.Parameter, value: Any, items: Sequence[str], marks: Tree
     ) -> tuple[Proxy, Any]:
         """The proxy of a parameter, and what the program gets in place of its value.
 
         items: what the items of `*args` and `**kwargs` are called, where that is known. marks: what in it differs from
         call to call.
         """
+        name = parameter.name
         proxy = self._proxy(self._names.claim(name), value, marks)
-        node = tree.node_of(value)
-        if node is None:
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return proxy, self._take(proxy, value, name, marks)
+        node = tree.node_of(value)
+        assert node is not None
         return proxy, self._take_apart(proxy, value, node, name, marks, items)
 
     def _proxy(self, name: str, value: Any, marks: Tree) -> Proxy:
@@ -105,18 +119,21 @@ class Inputs:
                 condition = "{}({}.__dict__, {})"
                 attributes = dict(value.__dict__)
                 self.check(f"{subject}: its attributes", condition, same, proxy, attributes)
-            return stand_in
+            return value if id(value) in self._as_they_are else stand_in
         if isinstance(value, Generator):
             return self._take_generator(proxy, value, subject)
         node = tree.node_of(value)
-        if node is not None:
-            return self._take_apart(proxy, value, node, subject, marks)
+        if node is not None and id(value) not in self._as_they_are:
+            made = self._take_apart(proxy, value, node, subject, marks)
+            if not isinstance(value, (tuple, slice)):
+                self.originals[id(value)] = proxy
+            return made
         if type(marks) is Mark and type(value) in (int, float):
             made = self._interpreter.input_number(proxy, value, marks)
             if made is not value:
                 self.check(f"{subject}: its type", "type({}) is {}", proxy, type(value))
                 return made
-        if marks == SIZES and counts_by_content(value):
+        if marks == SIZES and counts_by_content_inside(value):
             for tensor in tensors_inside(value):
                 self._interpreter.mark(tensor, SIZES)
         self._check_constant(proxy, value, subject)
@@ -211,7 +228,7 @@ class Inputs:
             self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
             self.check(subject, "list({}) == {}", proxy, list(value))  # its order counts too
             self.opaque.append((Place(value, None, (), subject), proxy))
-        elif counts_by_content(value):
+        elif counts_by_content(value) or id(value) in self._as_they_are:
             self.check(f"{subject}: its class", "type({}) is {}", proxy, kind)
             self.opaque.append((Place(value, None, (), proxy.name), proxy))
         else:

@@ -169,10 +169,11 @@ def state_lines(
     """
     usage = Usage(seen.watch.codes, seen.watch.unseen_names, whole=seen.watch.whole)
     free = unchecked(seen.changes, usage, sole_names(seen.snapshot, seen.changes))
-    walk = Walk(seen.snapshot, seen.watch, seen.changes, free, set(interpreter.lifted))
+    walk = Walk(seen.snapshot, seen.watch, seen.changes, free, interpreter.lifted)
     handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
     walk.places.update((id(place.value), place) for place in handed)
-    state = walk.run(roots)
+    by_proxy = {proxy: place for place, proxy in handed.items()}
+    state = walk.run(roots, {key: by_proxy[proxy] for key, proxy in inputs.originals.items()})
     state.checks.extend(_arguments_found(interpreter, state))
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))

@@ -9,11 +9,14 @@ content, and here who else holds it:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from tracemill.compiler import tree
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.state_checks import IDENTICAL, counts_by_content_inside, distinct
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.places import Place
@@ -29,7 +32,47 @@ def tensors_inside(argument: Any) -> Iterator[torch.Tensor]:
             yield value
         elif counts_by_content_inside(value) and id(value) not in seen:
             seen.add(id(value))
-            stack.extend(held for view in views_of(value) for held in view.before.values())
+            stack.extend(_held_by(value))
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    return (held for view in views_of(value) for held in view.before.values())
+
+
+def standing_twice(arguments: Iterable[Any]) -> frozenset[int]:
+    """The ids of what stands at two places of a call's arguments, so that the program must get it as it is.
+
+    Lists, dicts and dataclasses; tensors that are arguments, or in containers among them, and inside of an object too.
+    """
+    met, twice = dict[int, Any](), dict[int, Any]()
+    outside, inside = set[int](), set[int]()
+    stack = [(value, outside) for value in arguments]
+    while stack:
+        value, tensors = stack.pop()
+        if isinstance(value, torch.Tensor):
+            tensors.add(id(value))
+        elif id(value) in met:
+            twice[id(value)] = value
+        elif counts_by_content_inside(value):
+            if not isinstance(value, tuple):  # which nobody can write to
+                met[id(value)] = value
+            node = tree.node_of(value)
+            held = _held_by(value) if node is None else node.children
+            stack.extend((each, inside if node is None else tensors) for each in held)
+    inside.update(id(tensor) for value in twice.values() for tensor in tensors_inside(value))
+    return frozenset(twice) | (outside & inside)
+
+
+_REPLACEABLE = frozenset((list, dict, set, deque))
+"""What a check of the program's own state takes another one of for, if it holds the same."""
+
+
+class StandsElsewhere(Exception):
+    """Raised where the program got a copy of a list or dict that it finds by itself as well; `ids` are those."""
+
+    def __init__(self, ids: frozenset[int]) -> None:
+        super().__init__("an argument that the program finds by itself as well")
+        self.ids = ids
 
 
 class Passed:
@@ -70,31 +113,55 @@ class Passed:
             return place in self.arguments
         return place.parent in self and counts_by_content_inside(place.value)
 
-    def checks(self, seen: Collection[int], met: Mapping[int, Any]) -> Iterator[StateCheck]:
-        """The checks that objects which differ do so at each call.
+    def checks(
+        self, seen: Mapping[int, Place], containers: Iterable[Place], written: Collection[int]
+    ) -> Iterator[StateCheck]:
+        """The check that objects which differ do so at each call.
 
-        seen: the ids of all objects that the program can reach. met: objects by their ids.
+        seen: the places of all objects that the program can reach, by id. containers: what the program gets in place of
+        lists and the like. written: the ids of what it writes to.
         """
-        own = [place for key, place in self._objects.items() if key not in self._found]
-        others = [key for key in seen if key not in self._objects or key in self._found]
-        yield from _distinct(own, [met[key] for key in others])
+        passed = {key: place for key, place in self._objects.items() if key not in self._found}
+        passed |= {id(place.value): place for place in containers}
+        own = {key: place for key, place in seen.items() if key not in passed}
+        kinds = Counter(type(place.value) for place in passed.values())
+        written_kinds = {type(passed[key].value) for key in written if key in passed}
+        replaceable = [
+            place
+            for key, place in own.items()
+            if type(place.value) in kinds.keys() & _REPLACEABLE
+            and (key in written or type(place.value) in written_kinds)
+        ]
+        kept = [place.value for place in own.values() if type(place.value) in kinds]
+        kinds.update(map(type, {id(value): value for value in kept}.values()))
+        alike = [place for place in passed.values() if kinds[type(place.value)] > 1]
+        if alike:
+            names = {id(place.value) for place in replaceable}
+            others = [value for value in kept if id(value) not in names]
+            yield _distinct([*alike, *replaceable], others)
 
     def tensor_checks(
-        self, tensors: Mapping[int, list[Place]], computed: Collection[int]
+        self,
+        tensors: Mapping[int, list[Place]],
+        lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
     ) -> Iterator[StateCheck]:
-        """The same for tensors that the program looks at without computing with them; `computed`: those of the others."""
+        """The same for tensors that the program looks at without computing with them; `lifted` are the others."""
         own: list[Place] = []
+        given: list[Any] = [proxy for key, (proxy, _) in lifted.items() if key not in tensors]
         others: list[Any] = []
         for key, places in tensors.items():
             passed = [place for place in places if place.parent in self]
             if not passed:
                 others.append(places[0].value)
-            elif key not in computed:
+            elif key in lifted:
+                given.append(lifted[key][0])
+            else:
                 first = passed[0] if len(passed) == len(places) else None
                 yield from (_same(place, first) for place in passed if place is not first)
                 if first is not None:
                     own.append(first)
-        yield from _distinct(own, others)
+        if own:
+            yield _distinct([*own, *given], others)
 
 
 def _same(place: Place, first: Place | None) -> StateCheck:
@@ -103,23 +170,13 @@ def _same(place: Place, first: Place | None) -> StateCheck:
     return StateCheck(f"{place.hint}: the same object as {first.hint}", place, IDENTICAL, (first,))
 
 
-def _distinct(places: list[Place], others: list[Any]) -> Iterator[StateCheck]:
-    """The check that objects of one class are different ones, and none of `others`."""
-    kinds = [type(place.value) for place in places]
-    kinds_of_others = set(map(type, others))
-    places = [
-        place
-        for place, kind in zip(places, kinds, strict=True)
-        if kind in kinds_of_others or kinds.count(kind) > 1
-    ]
-    if not places:
-        return
-    known = frozenset(id(value) for value in others if type(value) in kinds)
-    values: list[Any] = [Named(distinct), *places]
-    condition = f"{{1}}({', '.join(f'{{{index}}}' for index in range(2, len(places) + 2))})"
-    if known:
-        values.append(Named(known, "objects_as_traced"))
-        condition = f"{condition[:-1]}, known={{{len(values)}}})"
-    subject = ", ".join(place.hint for place in places)
-    subject += ": objects of their own" if len(places) > 1 else ": an object of its own"
-    yield StateCheck(subject, None, condition, tuple(values))
+def _distinct(values: Sequence[Any], others: Sequence[Any]) -> StateCheck:
+    """The check that what stands at places, or has proxies, is different, and none of `others`."""
+    arguments = [f"{{{index}}}" for index in range(2, len(values) + 2)]
+    if others:
+        arguments.append(f"known={{{len(values) + 2}}}")
+    known = Named(frozenset(map(id, others)), "objects_as_traced")
+    places = [value.hint for value in values if isinstance(value, Place)]
+    subject = ", ".join(places) + (": objects of their own" if places[1:] else ": its own object")
+    condition = f"{{1}}({', '.join(arguments)})"
+    return StateCheck(subject, None, condition, (Named(distinct), *values, known))

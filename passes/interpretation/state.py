@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -35,6 +35,7 @@ from tracemill.passes.interpretation.conditions import (
     Namespace,
     StateCheck,
 )
+from tracemill.passes.interpretation.passed import StandsElsewhere
 from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import (
     HOLDING,
@@ -62,12 +63,16 @@ _INTERNAL = frozenset(torch.nn.Module().__dict__) - _MODULE_TABLES - {"training"
 class Walk(TableWalk):
     """The walk of one program; `roots` are the places to begin with.
 
-    changes: what the program wrote, by view. free: the part of it whose old values do not matter. lifted: ids of the
-    tensors that the program computes with, which have a check of their own.
+    changes: what the program wrote, by view. free: the part of it whose old values do not matter. lifted: the
+    tensors that the program computes with, by id, which have a check of their own.
     """
 
-    def run(self, roots: Iterable[Place]) -> State:
-        """Walks from the roots, module trees first: their names are those that people know."""
+    def run(self, roots: Iterable[Place], containers: Mapping[int, Place]) -> State:
+        """Walks from the roots, module trees first: their names are those that people know.
+
+        containers: what the program gets in place of lists and the like among the arguments, by the ids of these; raises
+        StandsElsewhere where it finds one of them as well.
+        """
         roots = list(roots)
         arguments = [
             place for place in roots if place.hint and counts_by_content_inside(place.value)
@@ -97,9 +102,13 @@ class Walk(TableWalk):
             if view not in self._free and id(view.owner) not in self.places:
                 self._later.append(Place(view.owner, None, (), own_name(view.owner)))
                 self._walk()
+        if not containers.keys().isdisjoint(self._seen):
+            raise StandsElsewhere(frozenset(containers.keys() & self._seen.keys()))
         self.state.checks.extend((*self._tables.checks(), *self._functions.checks()))
-        self.state.checks.extend(self._passed.checks(self._seen.keys(), self._snapshot.met))
-        self.state.checks.extend(self._passed.tensor_checks(self.state.tensors, self._lifted))
+        written = {id(view.owner) for view in self._changes}
+        found = self._passed.checks(self._seen, containers.values(), written)
+        self.state.checks.extend(found)
+        self.state.last.extend(self._passed.tensor_checks(self.state.tensors, self._lifted))
         return self.state
 
     def _walk(self) -> None:

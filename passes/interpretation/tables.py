@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.state_checks import (
     ABSENT,
     AS_LISTED,
@@ -46,11 +47,13 @@ _INTERNAL = frozenset(torch.nn.Module().__dict__) - _MODULE_TABLES - {"training"
 class State:
     """What a walk found.
 
-    checks: in the order of the walk. tensors: the places of each tensor, by its id.
+    checks: in the order of the walk. tensors: the places of each tensor, by its id. last: checks that need the tensors'
+    names.
     """
 
     checks: list[StateCheck] = field(default_factory=list)
     tensors: dict[int, list[Place]] = field(default_factory=dict)
+    last: list[StateCheck] = field(default_factory=list)
 
 
 class TableWalk:
@@ -62,7 +65,7 @@ class TableWalk:
         watch: Watch,
         changes: dict[View, dict[Any, Any]],
         free: dict[View, dict[Any, Any]],
-        lifted: set[int],
+        lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
     ) -> None:
         self.state = State()
         self._snapshot = snapshot
