@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -525,3 +527,17 @@ def test_nothing_is_kept_of_gradients_that_are_not_used() -> None:
         "torch.Tensor.sin",
         "torch.Tensor.mul",
     ]
+
+
+def test_nothing_holds_the_tensors_of_a_call() -> None:
+    jitted = tm.jit(slope)
+    x = torch.ones(3, requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        jitted(x)
+        kept = weakref.ref(x)
+        del x
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -20,6 +20,7 @@ through them again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -108,7 +109,8 @@ def recorded(
     if not all(isinstance(each, TensorProxy) for each in (*outs, *ins)):
         raise _refusal(recording, "is asked for the gradient of an edge of autograd's graph")
     given = _with_ones(recording, outs, given)
-    wanted = [proxy for proxy, _ in recording.lifted.values() if proxy in ins]
+    asked = set(ins)
+    wanted = [proxy for proxy, _ in recording.lifted.values() if proxy in asked]
     recording.tape.gradients_of.update(wanted)
     _refuse_written_twins(recording)
     _refuse_hooks(recording, wanted)
@@ -211,8 +213,8 @@ def _proxy(leaf: Any) -> Any:
 
 def _refuse_written_twins(recording: Recording) -> None:
     """Refuses programs that write to an input which shares its memory with another: eager may tell of it, or not."""
-    memory = [proxy.storage for proxy, _ in recording.lifted.values()]
-    shared = {storage for storage in memory if memory.count(storage) > 1}
+    memory = Counter(proxy.storage for proxy, _ in recording.lifted.values())
+    shared = {storage for storage, count in memory.items() if count > 1}
     for bsym in recording.bound_symbols if shared else ():
         if bsym.mutates and any(
             tensor.storage in shared for tensor in tensor_arguments(bsym.args, bsym.kwargs)

@@ -381,6 +381,7 @@ class Interpreter(TorchFunctionMode):
         """Lets go of the stand-ins; those that are alive afterwards, somebody else holds."""
         released = [weakref.ref(stand_in) for stand_in in self._stand_ins.values()]
         self._stand_ins.clear()
+        self.tape = None
         return released
 
     def settle(self) -> None:
