@@ -66,7 +66,8 @@ class Tables:
         self._facets = tuple(facets)
         self._facts = [_fact(*each) for each in self._facets]
         lists = [value for value, facet in self._facets if facet is Facet.LIST]
-        self._empty = (*empty, *(value for value in lists if not value))
+        held = [*lists, *(_entries(*each) for each in self._facets)]
+        self._empty = (*empty, *(each for each in held if each is not None and not each))
         self.found = tuple(found)
         self._lists = tuple(filter(None, lists))
         self._lengths = list(map(len, self._lists))
@@ -147,9 +148,16 @@ def _fact(value: Any, facet: Facet) -> Any:
             return None
     if facet is Facet.LIST:
         return list(map(id, value))
+    entries = _entries(value, facet)
+    version = None if entries is None else (dict_version(entries), bool(entries))
+    return version if facet is Facet.ITEMS else (type(value), version)
+
+
+def _entries(value: Any, facet: Facet) -> dict[Any, Any] | None:
+    """The dictionary whose version a facet goes by; from Python 3.12 on an empty one can be filled and keep its version."""
     if facet is Facet.ITEMS:
-        return dict_version(value)
-    return type(value), dict_version(vars(value)) if facet is Facet.ATTRIBUTES else 0
+        return value
+    return vars(value) if facet is Facet.ATTRIBUTES else None
 
 
 def items_of(namespace: Any) -> dict[Any, Any]:

@@ -86,6 +86,34 @@ def a_chain_of_dictionaries() -> tuple[Program, Change]:
 
 
 @kind
+def an_empty_dictionary_that_is_merged_into() -> tuple[Program, Change]:
+    table: dict[str, float] = {}
+    return (lambda x: x * table.get("scale", 2.0)), lambda: table.update({"scale": 3.0})
+
+
+@kind
+def an_object_without_attributes_whose_dictionary_is_merged_into() -> tuple[Program, Change]:
+    class Settings:
+        pass
+
+    settings = Settings()
+    return (lambda x: x * getattr(settings, "scale", 2.0)), lambda: vars(settings).update(scale=3.0)
+
+
+@kind
+def an_empty_dictionary_among_many() -> tuple[Program, Change]:
+    tables = [{"scale": 1.0} for _ in range(12)]
+    last: dict[str, float] = {}
+
+    def program(x: Tensor) -> Tensor:
+        for table in (*tables, last):
+            x = x * table.get("scale", 2.0)
+        return x
+
+    return program, lambda: last.update({"scale": 3.0})
+
+
+@kind
 def a_dictionary_by_its_bound_method() -> tuple[Program, Change]:
     table = {"scale": 2.0}
     get = table.get
