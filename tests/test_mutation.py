@@ -608,6 +608,8 @@ NARROWED: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
 
 @pytest.mark.parametrize("name", NARROWED)
 def test_a_write_that_the_dtype_cannot_hold_raises_as_eager_does(name: str) -> None:
+    if name == "int divided" and torch.__version__ < "2.11":
+        pytest.skip("PyTorch 2.10 divides integers in place on fakes, where its kernels raise")
     program, x = NARROWED[name]
     with pytest.raises(RuntimeError) as wanted:
         program(x.clone())

@@ -163,6 +163,11 @@ def _run(fn: Callable[..., Any], seed: int, *, train: bool) -> tuple[list[Any], 
 )
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_as_in_eager(program: Callable[..., Any], cache: str, *, train: bool) -> None:
+    symbolic = cache == "symbolic values"
+    if program is _nested and symbolic and not train and torch.__version__ < "2.11":
+        pytest.skip(
+            "PyTorch 2.10 takes no symbolic sizes for vmap of dot without gradients: refused"
+        )
     jitted = tm.jit(program, cache=cache)
     for seed in range(3):
         values, require, gradients = _run(jitted, seed, train=train)

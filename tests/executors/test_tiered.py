@@ -40,7 +40,7 @@ def test_the_first_call_runs_on_torch_and_later_ones_compiled(tiered: TieredExec
     jf = tm.jit(program, executors="tiered")
     x = torch.randn(5, 7)
     assert torch.equal(jf(x), program(x))
-    assert tiered.wait(120)
+    assert tiered.wait(300)
     assert on_torch(tm.last_traces(jf)[-1]) == [False]
     torch.testing.assert_close(jf(x), program(x))
 
@@ -64,7 +64,7 @@ def test_forward_and_backward_go_over_together(tiered: TieredExecutor) -> None:
 
     want = gradients(model)
     torch.testing.assert_close(gradients(jm), want)
-    assert tiered.wait(240)
+    assert tiered.wait(300)
     traces = tm.last_traces(jm)[-1], tm.last_backward_traces(jm)[-1]
     assert [any(on_torch(trace)) for trace in traces] == [False, False]
     assert all(map(tiers, traces))
@@ -91,7 +91,7 @@ def test_a_new_worker_takes_the_place_of_a_dead_one(tiered: TieredExecutor) -> N
     jf = tm.jit(lambda x: (x * 5).sin() + 1, executors=["tiered"])
     x = torch.randn(4)
     jf(x)
-    assert tiered.wait(120)
+    assert tiered.wait(300)
     assert on_torch(tm.last_traces(jf)[-1]) == [False]
     torch.testing.assert_close(jf(x), (x * 5).sin() + 1)
 
@@ -101,7 +101,7 @@ def test_a_program_that_the_worker_cannot_compile_stays_on_torch() -> None:
     jf = tm.jit(lambda x: (x * 7).sin() + 1, executors=[executor])
     x = torch.randn(4)
     jf(x)
-    assert executor.wait(120)
+    assert executor.wait(300)
     with pytest.warns(UserWarning, match="no_such_setting"):
         got = jf(x)
     assert torch.equal(got, (x * 7).sin() + 1)
@@ -114,4 +114,4 @@ def test_a_discarded_program_is_freed_while_it_waits(tiered: TieredExecutor) -> 
     del jf
     gc.collect()
     assert region() is None
-    assert tiered.wait(120)
+    assert tiered.wait(300)
