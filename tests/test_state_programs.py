@@ -54,6 +54,26 @@ def counted_in_a_closure() -> Case:
 
 
 @case
+def set_and_then_counted() -> Case:
+    state = types.SimpleNamespace(count=0, calls=0)
+
+    def program(x: Tensor) -> Tensor:
+        state.count = 5
+        state.count += 1
+        state.calls += 1
+        return x * 2
+
+    def after(count: int) -> Callable[[Called], Any]:
+        def call(called: Called) -> Any:
+            state.count = count
+            return called(numbers())
+
+        return call
+
+    return program, lambda: vars(state), [after(count) for count in (0, 6, 3, 6)]
+
+
+@case
 def a_list_that_is_read_and_appended_to() -> Case:
     log: list[int] = []
 

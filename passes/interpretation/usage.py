@@ -32,17 +32,16 @@ class Usage:
     def reads(self, name: str) -> bool:
         """Whether the old value of an attribute or variable may have been read: also where code unseen wrote it."""
         return (
-            self._is_hidden(name)
-            or not self._is_stored(name)
-            or any(True for _ in self._loads(name))
+            self._is_hidden(name) or not self._stores(name) or any(True for _ in self._loads(name))
         )
 
     def only_counts(self, name: str) -> bool:
-        """Whether each read is that of `x.name += 1` or `x.name = x.name + 1`."""
+        """Whether each read, and each write, is that of `x.name += 1` or `x.name = x.name + 1`."""
+        loads = list(self._loads(name))
         return (
             not self._is_hidden(name)
-            and self._is_stored(name)
-            and all(_is_count(code, position, name) for code, position in self._loads(name))
+            and self._stores(name) == len(loads) > 0
+            and all(_is_count(code, position, name) for code, position in loads)
         )
 
     def only_appends(self, name: str) -> bool:
@@ -60,8 +59,9 @@ class Usage:
             for constant in code.co_consts
         )
 
-    def _is_stored(self, name: str) -> bool:
-        return any(
+    def _stores(self, name: str) -> int:
+        """How many instructions write or delete the name."""
+        return sum(
             instruction.argval == name and instruction.opname in _STORES
             for code in self._codes
             for instruction in self._of(code)

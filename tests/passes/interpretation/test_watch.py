@@ -137,7 +137,9 @@ def test_global_names_are_those_that_dis_finds(module: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("code", "reads", "counts", "appends"),
     [
-        ("s.n = 1", False, True, True),
+        ("s.n = 1", False, False, True),
+        ("s.n = 1\ns.n += 1", True, False, False),
+        ("s.n += 1\ndel s.n", True, False, False),
         ("s.n += 1", True, True, False),
         ("s.n = s.n + 1", True, True, False),
         ("s.n -= 2\ns.n += 1", True, True, False),
