@@ -21,6 +21,9 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+QUANTISED = frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
+
+
 class DecidedByDataError(ValueError):
     """Raised for a size that only a tensor's values decide."""
 

@@ -44,16 +44,19 @@ def stand_in_for(tensor: TensorProxy, fake_mode: internals.FakeTensorMode | None
     mode: AbstractContextManager[Any] = fake_mode or nullcontext()
     with mode, torch.enable_grad():
         if meta.layout != torch.strided:
-            model = torch.zeros(
-                meta.shape, dtype=meta.dtype, device=meta.device, layout=meta.layout
-            )
+            model = _of_layout(meta)
         else:
             model = _strided(tensor, real=fake_mode is None)
         if meta.requires_grad:
             model.requires_grad_()
             if not meta.is_leaf:
-                model = non_leaf(model)
+                is_strided = meta.layout == torch.strided
+                model = non_leaf(model, None if is_strided else lambda: _of_layout(meta))
     return model
+
+
+def _of_layout(meta: TensorMeta) -> torch.Tensor:
+    return torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device, layout=meta.layout)
 
 
 def _is_plain(tensor: TensorProxy) -> bool:

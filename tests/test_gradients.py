@@ -428,3 +428,16 @@ def test_gradients_of_a_layout_that_only_the_call_tells() -> None:
         call(given).sin().sum().backward()
         found.append(given.grad)
     assert_same(found[:1], found[1:])
+
+
+def test_gradients_flow_through_sparse_tensors_inside() -> None:
+    check(lambda x: x.to_sparse().to_dense() * 2, leaf(3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*uantiz")
+def test_a_quantised_tensor_inside_is_refused_by_name() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
+
+    with pytest.raises(NotImplementedError, match=r"quantised tensor is made at .*test_gradients"):
+        tm.jit(program)(torch.ones(3))

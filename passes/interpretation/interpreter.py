@@ -16,7 +16,7 @@ from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.dispatch_keys import above_autograd
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.meta import Storage, TensorMeta
+from tracemill.compiler.meta import QUANTISED, Storage, TensorMeta
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.profiling import profiled, unprofiled
@@ -39,6 +39,7 @@ from tracemill.passes.interpretation.randomness import TracedGenerator, effect_a
 from tracemill.passes.interpretation.real import RealEnvironment, input_of
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
+_QUANTISED = frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
 
 _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
@@ -334,6 +335,8 @@ class Interpreter(TorchFunctionMode):
         return in_place.refreshed(self, output, answer, tensors) if answer.changed else output
 
     def _new(self, spec: NewTensor, storage: Storage, offset: int) -> TensorProxy:
+        if spec.meta.dtype in QUANTISED:
+            raise UnsupportedError(f"a quantised tensor is made{self.at()}; run that part in eager")
         return TensorProxy(
             self.fresh_name(), meta=spec.meta, storage=storage, storage_offset=offset
         )
