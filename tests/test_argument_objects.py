@@ -416,6 +416,20 @@ def test_an_object_of_the_call_is_stored_returned_and_a_key() -> None:
     assert run(tm.jit) == run(lambda program: program)
 
 
+def test_a_new_object_that_is_stored_twice_is_one() -> None:
+    def program(x: Tensor, value: Any) -> Tensor:
+        new = Leaf()
+        new.weight = x * 2
+        value.first, value.leaves = new, [new, Leaf()]
+        value.log.append(new)
+        return x * new.weight
+
+    def make() -> Any:
+        return SimpleNamespace(log=[])
+
+    assert compare(program, [make, make]) == [1, 1]
+
+
 def test_modules_inside_of_objects_count_as_themselves() -> None:
     def program(x: Tensor, value: Any) -> Tensor:
         return value.layer(x)
@@ -469,6 +483,7 @@ def test_one_program_decodes_prompts_of_all_lengths() -> None:
 
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 @pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@torch.no_grad()
 def test_a_cache_that_makes_its_layers_during_the_call(cache: str, golden: Any) -> None:
     from transformers import DynamicCache
 

@@ -61,6 +61,7 @@ class EpilogueBuilder:
         self._lines: list[BoundSymbol] = []
         self._arguments: dict[Proxy, None] = {}
         self._named: dict[int, Proxy] = {}
+        self._made: dict[int, Proxy] = {}
 
     def build(self, writes: Sequence[Write]) -> Trace:
         """The epilogue's trace; its arguments are what the computation hands on."""
@@ -80,7 +81,12 @@ class EpilogueBuilder:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Instance):
-            made = AnyProxy(self._names.claim(value.cls.__name__.lower()), python_type=value.cls)
+            known = self._made.get(id(value))
+            if known is not None:
+                return known
+            made = self._made[id(value)] = AnyProxy(
+                self._names.claim(value.cls.__name__.lower()), python_type=value.cls
+            )
             cls = self._value(Named(value.cls))
             attributes = {name: self._value(item) for name, item in value.attributes.items()}
             self._lines.append(INSTANCE.bind(cls, attributes, output=made))

@@ -128,6 +128,7 @@ class Writer:
     free: Changes
     usage: Usage
     stored: set[int] = field(default_factory=set)
+    _instances: dict[int, Instance] = field(default_factory=dict)
 
     def writes(self, changes: Changes) -> Iterator[Write]:
         """The lines, in the order in which the state was met."""
@@ -181,7 +182,9 @@ class Writer:
         return place is not None and not (place.hint and counts_by_content(place.value))
 
     def _made(self, value: Any, where: str) -> Any:
-        """A list, dict, set or object that the program made."""
+        """A list, dict, set or object that the program made; an object that is stored twice is made once."""
+        if id(value) in self._instances:
+            return self._instances[id(value)]
         if id(value) in self.stored:
             raise MutationError(f"one new {type(value).__name__} is stored twice, once as {where}")
         self.stored.add(id(value))
@@ -193,7 +196,8 @@ class Writer:
             return value
         if counts_by_content(value) and not views.slots_of(type(value)):
             attributes = {k: self.value(v, f"{where}.{k}") for k, v in value.__dict__.items()}
-            return Instance(type(value), attributes)
+            made = self._instances[id(value)] = Instance(type(value), attributes)
+            return made
         raise MutationError(
             f"the program stores a new {type(value).__name__} as {where}, which cannot be made anew at each call; "
             "make it before the jitted function runs"
