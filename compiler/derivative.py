@@ -271,10 +271,7 @@ class Derivatives:
                 with _telling_failures(fn):
                     if failure is not None and ORACLE.ask(fn, args, kwargs)[0].random:
                         break  # decompositions in Python draw other numbers than kernels, or none
-                    found = Derivative(fn, args, kwargs, tensors, self.sizes, way)
-                    if self.sizes.is_symbolic:
-                        _refuse_decomposed(found, fn, args, kwargs)
-                    return found
+                    return Derivative(fn, args, kwargs, tensors, self.sizes, way)
             except NotCapturedError as error:
                 failure = failure or NotCapturedError(
                     str(error)
@@ -286,21 +283,6 @@ class Derivatives:
         """Forgets every derivative."""
         with _LOCK:
             self._known.clear()
-
-
-def _refuse_decomposed(found: Derivative, fn: Any, args: Any, kwargs: Any) -> None:
-    """Raises NotCapturedError where fakes of symbolic sizes do other operations than a kernel, which round otherwise."""
-    with torch.enable_grad():
-        answer, _ = ORACLE.ask(fn, args, kwargs)
-    known = {_plain_name(step.fn) for step in answer.body} | {"aten::clone"}
-    others = [step for step in found.steps if step.inputs and step.outputs]
-    other = next((s.operation for s in others if _plain_name(s.operation) not in known), None)
-    if other is not None:
-        raise NotCapturedError(f"{symbol(fn).name} is {other} and more for symbolic sizes")
-
-
-def _plain_name(operation: Any) -> str:
-    return operation._schema.name.removesuffix("_")
 
 
 @contextmanager
