@@ -79,7 +79,8 @@ class Answer:
     mutated: positions of the tensor arguments that it writes to.
     changed: new metadata of arguments whose metadata it changes (`t_`, `squeeze_`).
     random: whether it draws random numbers.
-    body: the ATen operations that it consists of. attends: whether one of them is a kernel of attention.
+    body: the ATen operations that it consists of. attends: whether one of them is a kernel of attention. asserts: whether
+    one gives nothing, as `torch._assert_async` does.
     asked: the keys of the arguments that it is about.
     """
 
@@ -87,6 +88,7 @@ class Answer:
         "__weakref__",
         "arity",
         "asked",
+        "asserts",
         "attends",
         "body",
         "changed",
@@ -113,6 +115,10 @@ class Answer:
         self.random = random
         self.body = tuple(body)
         self.attends = any("attention" in operation.fn._schema.name for operation in body)
+        self.asserts = not mutated and any(
+            not operation.fn._schema.returns and not operation.fn._schema.is_mutable
+            for operation in body
+        )
         self.metas = metas or {}
         self.asked: Any = None
 
@@ -122,6 +128,7 @@ class Answer:
         return (
             not self.mutated
             and not self.random
+            and not self.asserts
             and not any(map(_is_tensor_spec, leaves(self.output)))
         )
 

@@ -14,7 +14,7 @@ import torch
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.arrangement import arranger, unless_expanded
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.gates import Way, gated, is_open
+from tracemill.compiler.gates import Way, gated, is_open, with_hooks_apart
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.symbolic import Expression
 from tracemill.compiler.trace import Program, Trace
@@ -263,6 +263,8 @@ def _function(
                 "require grad, or call the function without jit"
             )
 
+    if len(picked) > 1:
+        with_hooks_apart(Compiled)
     return Compiled
 
 

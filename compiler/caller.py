@@ -10,6 +10,7 @@ from tracemill.compiler.calling import CallForm, P, signature_text
 from tracemill.compiler.codegen import define
 from tracemill.compiler.entry import Entry
 from tracemill.compiler.guards import Mismatch, OtherPath
+from tracemill.compiler.paths import has_effects
 from tracemill.compiler.specialise import Specialisations
 from tracemill.printers.base import Code
 
@@ -24,10 +25,15 @@ def jitted({parameters}):
       pass
     except _Mismatch:
       _entry = None
-    except TypeError as _error:
-      if _error.__traceback__.tb_next is not None:
+    except Exception as _error:
+      if type(_error) is TypeError and _error.__traceback__.tb_next is None:
+        _entry = None  # the call itself was wrong: it has no frame of its own
+      elif _entry.in_eager and not _has_effects(_error):
+        _entry = _IN_EAGER  # outside of the handler, so that eager's own error has no other behind it
+      else:
         raise
-      _entry = None  # the call itself was wrong: it has no frame of its own
+    if _entry is _IN_EAGER:
+      return _state.target({passed})
     _state.hits -= 1  # counted by whichever runs instead
   return _otherwise({args}, {kwargs}, _entry)
 """
@@ -58,6 +64,8 @@ def caller_of(state: Specialisations) -> Callable[..., Any]:
         "_otherwise": otherwise,
         "_Mismatch": Mismatch,
         "_OtherPath": OtherPath,
+        "_has_effects": has_effects,
+        "_IN_EAGER": object(),
     }
     text = _TEXT.format(parameters=parameters, passed=passed, args=args, kwargs=kwargs)
     jitted: Any = define(Code(text, bound), "jitted")
@@ -71,7 +79,7 @@ def _plain_parameters(form: CallForm) -> list[str] | None:
         parameter.kind in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD)
         and parameter.default is P.empty
         and not parameter.name.startswith("_")
-        and parameter.name != "TypeError"
+        and parameter.name not in ("TypeError", "Exception", "type")
         for parameter in form.parameters
     )
     if not plain or not isinstance(form.target, FunctionType):

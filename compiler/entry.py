@@ -29,6 +29,7 @@ class Entry:
 
     prologue: checks a call's arguments and gives the computation's. run: from these to the program's result.
     plain: whether `run` is the texts as they are, and then `rebuild` on what they return.
+    in_eager: whether a call that raises before it has written anything is to run in eager.
     call: the function of a whole call, once it is joined; raises Mismatch where the entry does not fit.
     failed: the check that it failed on last. turn: the number of the call at which it was made or found again.
     checks: the prologue as it is in `call`. tables: the check of the tables that it takes for unwritten; None where it
@@ -41,6 +42,7 @@ class Entry:
     history: History
     plain: bool = False
     rebuild: Callable[[Any], Any] | None = None
+    in_eager: bool = False
     failed: str = ""
     turn: int = 0
     call: Callable[..., Any] | None = None

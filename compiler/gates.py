@@ -10,7 +10,9 @@ somebody looks at them, an output's gate takes them out: to the other outputs, w
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +63,37 @@ def gated(
     node: Any = made[min(inner)].grad_fn
     node.watched = [weakref.ref(outs[i]) for i in inner]
     return outs
+
+
+class _Hooks(OrderedDict[int, Any]):
+    """An output's hooks, for a node that makes several: not called in a backward that brings this output no gradient."""
+
+    def __setitem__(self, key: int, hook: Callable[[torch.Tensor], Any]) -> None:
+        if getattr(hook, "__qualname__", "") == _COUNTING:
+            super().__setitem__(key, hook)
+            return
+
+        @functools.wraps(hook)
+        def called(gradient: torch.Tensor | None) -> Any:
+            return None if gradient is None else hook(gradient)
+
+        super().__setitem__(key, called)
+
+
+_COUNTING = "register_multi_grad_hook.<locals>.get_inner_hook.<locals>.inner_hook"
+"""PyTorch's hook that waits for all tensors whose nodes run, and takes None from those that get no gradient."""
+
+
+def _take_hooks(node: Any, output: Any) -> None:
+    """Stands for what a node does with an output's first hook."""
+    output._backward_hooks = _Hooks()
+    torch.autograd.function.BackwardCFunction._register_hook_dict(node, output)
+
+
+def with_hooks_apart(function: type[internals.SingleLevelFunction]) -> None:
+    """Has the nodes of a function with several outputs call only the hooks of those that get a gradient."""
+    nodes: Any = function
+    nodes._backward_cls._register_hook_dict = _take_hooks
 
 
 def is_open(node: Any) -> bool:

@@ -124,7 +124,9 @@ def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     stages = ("interpretation", "proxy_renaming")
     passes = state.options.resolved_passes()
     chosen = [registered for registered in passes if registered.item.stage in stages]
-    return run(chosen, context, History()).computation
+    computation = run(chosen, context, History()).computation
+    context.show()
+    return computation
 
 
 def _state(jf: Any) -> Specialisations:

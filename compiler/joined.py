@@ -35,6 +35,7 @@ from typing import Any
 
 from tracemill.compiler.codegen import define
 from tracemill.compiler.guards import Mismatch
+from tracemill.compiler.paths import note_effects
 from tracemill.compiler.peephole import AsMethods, HandedTogether, LookedUp
 from tracemill.printers.base import Code
 
@@ -189,7 +190,9 @@ class _Join:
         for epilogue in epilogues:
             result, written = _items(result)
             lines += _handed([result], [kept := self.bind("returned", None).id])
-            lines += [*_handed(_items(written), epilogue.parameters), *epilogue.body]
+            lines += _handed(_items(written), epilogue.parameters)
+            if epilogue.body:
+                lines.append(_noting(epilogue.body, self.bind("note_effects", note_effects).id))
             result = ast.Name(kept, ast.Load())
             if ast.unparse(epilogue.result) != "None":
                 result = epilogue.result  # views of what was computed
@@ -213,6 +216,14 @@ def _guarded(checks: list[ast.stmt]) -> ast.stmt:
     (guard,) = ast.parse(text).body
     assert isinstance(guard, ast.Try)
     guard.body = checks
+    return guard
+
+
+def _noting(lines: list[ast.stmt], note: str) -> ast.stmt:
+    """The lines of an epilogue, any failure of which comes when the call has begun to write."""
+    (guard,) = ast.parse(f"try: pass\nexcept Exception as error: {note}(error); raise").body
+    assert isinstance(guard, ast.Try)
+    guard.body = lines
     return guard
 
 

@@ -1,4 +1,4 @@
-"""Running a computation that holds checks of the values that Python went on with."""
+"""Running a computation whose values may end it: by another path, or by an error that eager may go on after."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tracemill.compiler.random_state import Generator, random_state, set_random_
 from tracemill.compiler.trace import Program
 
 
-def on_its_path(program: Program, run: Callable[..., Any]) -> Callable[..., Any]:
+def on_its_path(program: Program, run: Callable[..., Any], *, handles: bool) -> Callable[..., Any]:
     """`run`, raising OtherPath, with the random states as before, when a value takes another path.
 
-    A program without such checks is run as it is.
+    handles: whether the random states are to be as before after every error. A program without such checks, or draws,
+    is run as it is.
     """
     lines = program.computation.bound_symbols
     checks = [index for index, bsym in enumerate(lines) if bsym.sym is prims.PATH]
-    if not checks:
+    last = len(lines) if handles else checks[-1] if checks else 0
+    draws = any(bsym.is_random for bsym in lines[:last])
+    if not checks and not draws:
         return run
     subjects = {lines[index].args[0] for index in checks}
-    draws = any(bsym.is_random for bsym in lines[: checks[-1]])
 
     def run_on_path(*inputs: Any) -> Any:
         state = None
@@ -29,14 +31,34 @@ def on_its_path(program: Program, run: Callable[..., Any]) -> Callable[..., Any]
             state = random_state([value for value in inputs if isinstance(value, Generator)])
         try:
             return run(*inputs)
-        except AssertionError as error:
-            if len(error.args) != 1 or error.args[0] not in subjects:
-                raise
-            if state is not None:
+        except Exception as error:
+            is_path = type(error) is AssertionError and error.args[:1] and error.args[0] in subjects
+            if state is not None and (is_path or handles):
                 set_random_state(state)
+            if not is_path:
+                raise
             raise OtherPath(error.args[0]) from None
 
     return run_on_path
+
+
+def may_run_in_eager(program: Program, *, handles: bool) -> bool:
+    """Whether a call whose computation raises is to run in eager: nothing is written yet, where eager may go on, or write.
+
+    handles: whether the program goes on after errors; only then are the numbers given back that were drawn.
+    """
+    draws = any(bsym.is_random for bsym in program.computation.bound_symbols)
+    return handles or (program.epilogue is not None and not draws)
+
+
+def note_effects(error: Exception) -> None:
+    """Takes note that an error came when the call had begun to write."""
+    error.__tracemill_wrote__ = True  # type: ignore[attr-defined]
+
+
+def has_effects(error: Exception) -> bool:
+    """Whether an error came when the call had begun to write."""
+    return getattr(error, "__tracemill_wrote__", False)
 
 
 def too_many_paths(limit: int, latest: str) -> str:

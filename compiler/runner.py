@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler.autograd_function import Backwards, differentiable
+from tracemill.compiler.paths import note_effects
 from tracemill.compiler.trace import Program, Trace
 
 
@@ -53,7 +54,11 @@ def _with_epilogue(
 
     def run(*inputs: Any) -> Any:
         result, written = computation(*inputs)
-        finished = finish(*written)
+        try:
+            finished = finish(*written)
+        except Exception as error:
+            note_effects(error)
+            raise
         if takes_views:
             result = finished
         return result if rebuild is None else rebuild(result)

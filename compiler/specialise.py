@@ -19,7 +19,13 @@ from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.marks import SIZES, Marks
 from tracemill.compiler.ordering import RegisteredPass, passes_for
 from tracemill.compiler.pass_base import AnyPass, Call, PassContext
-from tracemill.compiler.paths import on_its_path, too_many_paths, unsteady
+from tracemill.compiler.paths import (
+    has_effects,
+    may_run_in_eager,
+    on_its_path,
+    too_many_paths,
+    unsteady,
+)
 from tracemill.compiler.pipeline import History, run
 from tracemill.compiler.plugins import EXECUTORS, PRINTERS
 from tracemill.compiler.recompilation import Recompilations
@@ -186,16 +192,22 @@ class Specialisations:
                     raise DataDependentError(unsteady(latest)) from None
                 self.hits -= 1  # counted by whichever runs instead
                 others.append(entry)
+            except Exception as failure:
+                if not entry.in_eager or has_effects(failure):
+                    raise
+                error = None
+                break
         return self._in_eager(args, kwargs, error)
 
     def _in_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Any) -> Any:
-        """A call of a program that raised `error` when it was traced: as eager, it has the effects before the error."""
+        """A call of a program that raised, `error` where it was traced: it goes on, or has the effects before, as eager."""
         result = self.target(*args, **kwargs)
-        warnings.warn(
-            f"{self._name} raises {type(error).__name__} when it is traced, not when it is called: {error}. "
-            "This call was not compiled",
-            stacklevel=3,
-        )
+        if error is not None:
+            warnings.warn(
+                f"{self._name} raises {type(error).__name__} when it is traced, not when it is called: {error}. "
+                "This call was not compiled",
+                stacklevel=3,
+            )
         return result
 
     def _entry_for(
@@ -308,11 +320,16 @@ class Specialisations:
         if not self.options.keep_traces:
             history.keep_last()
         plain = runner_of(program, context.rebuild, backwards)
-        runner = on_its_path(program, run_without_autocast(plain))
+        in_eager = not context.runs_users_code and may_run_in_eager(
+            program, handles=context.handles
+        )
+        plain_or_not = run_without_autocast(plain)
+        runner = on_its_path(program, plain_or_not, handles=in_eager and context.handles)
         if context.fake_mode is not None:
             runner = _within(context.fake_mode, runner)
         is_plain = runner is plain and runs_as_it_reads(program, backwards)
-        return Entry(program, prologue, runner, history, is_plain, context.rebuild)
+        context.show()
+        return Entry(program, prologue, runner, history, is_plain, context.rebuild, in_eager)
 
     @property
     def cache_info(self) -> CacheInfo:

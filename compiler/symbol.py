@@ -173,6 +173,7 @@ class BoundSymbol:
     region: the number of the checkpoint region that it is in, whose values are computed again; 0 for none.
     differentiates: for a line of a backward, the forward line whose derivative it is part of; None elsewhere.
     overwritten: which of its values the program writes to after it.
+    caught: whether the program may go on after what it raises.
     """
 
     __slots__ = (
@@ -181,6 +182,7 @@ class BoundSymbol:
         "_outputs",
         "_subsymbols",
         "args",
+        "caught",
         "differentiates",
         "grad_enabled",
         "kwargs",
@@ -207,6 +209,7 @@ class BoundSymbol:
         region: int = 0,
         differentiates: BoundSymbol | None = None,
         overwritten: tuple[Overwritten, ...] = (),
+        caught: bool = False,
     ) -> None:
         self.sym = sym
         self.args = tuple(args)
@@ -218,6 +221,7 @@ class BoundSymbol:
         self.region = region
         self.differentiates = differentiates
         self.overwritten = overwritten
+        self.caught = caught
         self._answer = answer
         self._inputs: tuple[Proxy, ...] | None = None
         self._outputs: tuple[Proxy, ...] | None = None
@@ -293,6 +297,11 @@ class BoundSymbol:
         """Whether it draws random numbers."""
         return self.answer is not None and self.answer.random
 
+    @property
+    def asserts(self) -> bool:
+        """Whether it raises where a value is not as it should be, and gives nothing."""
+        return self.answer is not None and self.answer.asserts
+
     def from_bsym(self, **changes: Any) -> BoundSymbol:
         """A derivative of this bound symbol: any of its attributes, changed.
 
@@ -342,6 +351,7 @@ class BoundSymbol:
                 )
                 for each in self.overwritten
             ),
+            caught=self.caught,
         )
         made._inputs = _replaced(self.inputs, mapping)
         made._outputs = _replaced(self.outputs, mapping)

@@ -13,7 +13,8 @@ After:
       t1 = torch.cos(x)
       return t1
 
-Kept are what an output needs, writes to a tensor, random draws (removing one changes those after it) and checks.
+Kept are what an output needs, writes to a tensor, random draws (removing one changes those after it), checks, and what
+may raise an error that the program catches.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def has_effect(bsym: BoundSymbol) -> bool:
         isinstance(bsym.sym, (prims.Check, Write, HookCall))
         or bsym.mutates
         or (bsym.is_random and bsym.sym not in READERS)
+        or bsym.asserts
         or bsym.sym is prims.UNPACK_SHAPE  # sizes are checked, and a backward may read them
         or (bsym.sym is prims.UNPACK_SEQUENCE and not bsym.output)  # a comment: "(empty sequence)"
     )
@@ -70,9 +72,13 @@ def swept(trace: Trace) -> Trace:
     kept: list[BoundSymbol] = []
     for bsym in reversed(trace.bound_symbols):
         given = bsym.inputs
-        if has_effect(bsym) or any(
-            proxy in needed and proxy not in given  # `x.to(x.dtype)` gives x
-            for proxy in bsym.outputs
+        if (
+            has_effect(bsym)
+            or bsym.caught
+            or any(
+                proxy in needed and proxy not in given  # `x.to(x.dtype)` gives x
+                for proxy in bsym.outputs
+            )
         ):
             kept.append(bsym)
             needed.update(given)

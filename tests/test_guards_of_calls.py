@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 import sys
 import types
 from collections.abc import Callable
@@ -215,3 +216,52 @@ def test_getattr_is_pythons_again_afterwards() -> None:
     before = getattr, hasattr, setattr, delattr
     tm.jit(lambda x: x * getattr(torch, "pi"))(X)  # noqa: B009
     assert (getattr, hasattr, setattr, delattr) == before
+
+
+class Named:
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.width = 3
+
+
+def by_constant(owner: Any, text: str) -> str:
+    return "{.mode}".format(owner)  # noqa: UP032
+
+
+def by_mapping(owner: Any, text: str) -> str:
+    return "{owner.mode:>{owner.width}}".format_map({"owner": owner})
+
+
+def by_argument(owner: Any, text: str) -> str:
+    return text.format(owner)
+
+
+def by_formatter(owner: Any, text: str) -> str:
+    return string.Formatter().format(text, owner)
+
+
+@pytest.mark.parametrize("shown", [by_constant, by_mapping, by_argument, by_formatter])
+def test_attributes_that_a_formatted_text_asks_for_are_checked(shown: Any) -> None:
+    owner = Named("a")
+    called = tm.jit(lambda x, text: x * len(shown(owner, text)))
+    assert called(torch.ones(1), "{0.mode}").item() == len(shown(owner, "{0.mode}"))
+    owner.mode = "abcd"
+    assert called(torch.ones(1), "{0.mode}").item() == 4
+    owner.width = 9
+    assert called(torch.ones(1), "{0.mode}").item() == len(shown(owner, "{0.mode}"))
+
+
+@pytest.mark.filterwarnings("ignore:.*is compiled again")
+def test_subclasses_that_a_program_asks_for_are_checked() -> None:
+    class Base:
+        pass
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * len(Base.__subclasses__())
+
+    called, kinds = tm.jit(program), []
+    for count in range(3):
+        assert called(torch.ones(1)).item() == called(torch.ones(1)).item() == count
+        kinds.append(type(f"Kind{count}", (Base,), {}))
+    text = str(tm.last_prologue_traces(called)[-1])
+    assert "Base.__subclasses__())) == subclasses_as_traced or mismatch(" in text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -98,3 +101,88 @@ def test_a_refusal_comes_before_any_effect() -> None:
     with pytest.raises(tm.UnsupportedError, match="the address of a tensor"):
         tm.jit(program)(torch.ones(2))
     assert log == []
+
+
+@pytest.mark.parametrize("caught", [Exception, NotImplementedError, BaseException])
+def test_a_refusal_that_the_program_catches_is_raised_at_its_end(
+    caught: type[BaseException],
+) -> None:
+    log: list[int] = []
+
+    def program(x: Tensor) -> Tensor:
+        try:
+            x.data_ptr()
+        except caught:
+            log.append(1)
+            return x * 100
+        return x * 2
+
+    with pytest.raises(tm.UnsupportedError, match=r"the address of a tensor.*x\.data_ptr\(\)"):
+        tm.jit(program)(torch.ones(2))
+    assert log == []
+
+
+def test_a_refusal_outlives_the_error_that_the_program_makes_of_it() -> None:
+    def program(x: Tensor) -> int:
+        try:
+            return x._version
+        except Exception as error:
+            raise OwnError("no version", 1) from error
+
+    with pytest.raises(tm.UnsupportedError, match="version counter"):
+        tm.jit(program)(torch.ones(2))
+
+
+def test_a_sharp_edge_that_is_refused_cannot_be_caught() -> None:
+    def program(x: Tensor) -> Tensor:
+        try:
+            print("once")
+        except Exception:
+            return x * 100
+        return x * 2
+
+    with pytest.raises(tm.SharpEdgeError, match="print"):
+        tm.jit(program, sharp_edges="error")(torch.ones(2))
+
+
+def test_an_error_of_pytorchs_own_is_the_programs_to_catch() -> None:
+    def program(x: Tensor) -> Tensor:
+        try:
+            return x @ torch.ones(7, 7)
+        except RuntimeError:
+            return x * 3
+
+    assert torch.equal(tm.jit(program)(torch.ones(2, 2)), torch.full((2, 2), 3.0))
+
+
+def test_what_a_program_prints_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: Tensor, fails: bool) -> Tensor:
+        print("the sum is", x.sum(), end="!\n")
+        print("to the other stream", file=sys.stderr)
+        text = io.StringIO()
+        print("inside", file=text)
+        with contextlib.redirect_stdout(text):
+            print("inside too")
+        print(repr(text.getvalue()))
+        if fails:
+            raise OwnError("after a print", 1)
+        return x
+
+    called = tm.jit(program, sharp_edges="allow")
+    for fails in (True, False):
+        with contextlib.suppress(OwnError):
+            program(torch.ones(2), fails)
+        want = capsys.readouterr()
+        with contextlib.suppress(OwnError):
+            called(torch.ones(2), fails)
+        assert capsys.readouterr() == want
+
+
+def test_a_program_that_is_refused_has_printed_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: Tensor) -> int:
+        print("before")
+        return x.data_ptr()
+
+    with pytest.raises(tm.UnsupportedError):
+        tm.jit(program, sharp_edges="allow")(torch.ones(2))
+    assert capsys.readouterr().out == ""

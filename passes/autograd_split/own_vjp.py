@@ -27,7 +27,9 @@ class OwnVjpLink:
         self.outputs = tuple(
             out
             for out in bsym.outputs
-            if isinstance(out, TensorProxy) and out not in given and out.dtype.is_floating_point
+            if isinstance(out, TensorProxy)
+            and out not in given
+            and (out.dtype.is_floating_point or out.dtype.is_complex)
         )
 
     def backward(

@@ -28,6 +28,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
 from tracemill.passes.interpretation import gradients_inside
 from tracemill.passes.interpretation.fetch import Fetched
+from tracemill.passes.interpretation.functions import is_users
 from tracemill.passes.interpretation.granted import granted
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
@@ -91,12 +92,13 @@ class Acquire(ProgramPass):
         roots = {Place(target, None, (), ""): root, **dict(inputs.opaque)}
         seen = observe(interpreter, context, [value for _, value in taken], roots, inputs)
         output = seen.output
-        interpreter.settle()
+        interpreter.settle(output.value)
         symbolic = isinstance(interpreter, SymbolicInterpreter)
         if symbolic:
             context.sizes = interpreter.sizes
         context.rebuild = output.rebuild
         context.unseen = interpreter.unseen
+        context.runs_users_code = any(map(is_users, interpreter.bound_symbols))
         context.fake_mode = _fake_mode_of(interpreter)
 
         fetched, epilogue = state_lines(

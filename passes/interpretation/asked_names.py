@@ -1,16 +1,19 @@
 """Asked names: the attributes that a program asks for by names that it computes, as in `getattr(self, name)`.
 
-Code does not mention such a name, so `getattr` and its kind are stood in for while code that mentions them runs.
+Code does not mention such a name, so `getattr` and its kind are stood in for while code that mentions them runs. The fields
+of a text that is formatted, as of `"{0.mode}".format(self)`, are told as well.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from string import Formatter
 from typing import Any
 
 from tracemill.passes.interpretation.replacement import Replacement
@@ -39,6 +42,41 @@ ASKERS: dict[str, Callable[..., Any]] = {
 }
 ASKING = Replacement(lambda: ((builtins, name, ask) for name, ask in ASKERS.items()))
 """In the block, the program's `getattr` and its kind tell what they ask for."""
+
+
+FORMATTING = frozenset({"format", "format_map"})
+"""The methods of texts that look into what they are given."""
+
+FIELD = Formatter.get_field.__code__
+"""The code that finds what a field is about: `field_name`."""
+
+_ATTRIBUTE = re.compile(r"\.([^.\[\]]+)")
+
+
+def formatted(text: Any) -> None:
+    """Tells which attributes a text asks for that the program formats; of whom, it does not say."""
+    tell = _told.get()
+    if tell is not None and type(text) is str:
+        for name in _attributes(text):
+            tell(None, name)
+
+
+def field(name: str) -> None:
+    """Tells which attributes a field asks for."""
+    tell = _told.get()
+    if tell is not None:
+        for attribute in _ATTRIBUTE.findall(name):
+            tell(None, attribute)
+
+
+def _attributes(text: str) -> Iterator[str]:
+    try:
+        fields = [each[1:3] for each in Formatter().parse(text)]
+    except ValueError:  # which the program is about to be told
+        return
+    for name, nested in fields:
+        yield from _ATTRIBUTE.findall(name or "")
+        yield from _attributes(nested or "")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tracemill.compiler.errors import UnsupportedError
 from tracemill.passes.interpretation.location import is_library
 from tracemill.passes.interpretation.randomness import TracedGenerator
 from tracemill.passes.interpretation.replacement import Replacement
-from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation
+from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusal
 
 _type = type
 
@@ -72,9 +72,8 @@ def _identity(value: Any, /) -> int:
     recording: Any = interpretation.get()
     if type(value) is TracedTensor and recording is not None and value.proxy in recording.inputs:
         if not is_library(sys._getframe(1).f_code.co_filename):
-            raise UnsupportedError(
-                f"the id of an argument that is a tensor is asked for{recording.at()}; tell arguments apart by a name"
-            )
+            asked = f"the id of an argument that is a tensor is asked for{recording.at()}; tell arguments apart by a name"
+            raise refusal(UnsupportedError(asked))
     return _id(value)
 
 

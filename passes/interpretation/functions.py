@@ -16,6 +16,8 @@ import torch
 from torch.utils import checkpoint
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.oracle import is_pytorch
+from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import leaves
 from tracemill.passes.interpretation.stand_in import interpretation
 from tracemill.passes.interpretation.trial import Handed, as_given, effects_undone
@@ -71,6 +73,12 @@ def _as_it_is(value: Any) -> Any:
     if type(value) in (list, dict) and not any(isinstance(x, torch.Tensor) for x in leaves(value)):
         return Handed(value)
     return value
+
+
+def is_users(line: BoundSymbol) -> bool:
+    """Whether a line calls a function of the user's: of a `torch.autograd.Function`, or a custom operator."""
+    impl = getattr(line.sym, "inner", line.sym).impl  # of a call under other settings
+    return impl is not None and line.sym.path is None and not is_pytorch(impl)
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.dispatch_keys import above_autograd
-from tracemill.compiler.errors import UnsupportedError
+from tracemill.compiler.errors import TracemillError, UnsupportedError
 from tracemill.compiler.meta import QUANTISED, Storage, TensorMeta
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.profiling import profiled, unprofiled
-from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
+from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
@@ -35,9 +35,14 @@ from tracemill.passes.interpretation import (
 )
 from tracemill.passes.interpretation.functorch import outlived, transformed
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.randomness import TracedGenerator, effect_answer
+from tracemill.passes.interpretation.randomness import (
+    TracedGenerator,
+    TracedGenerators,
+    effect_answer,
+)
 from tracemill.passes.interpretation.real import RealEnvironment, input_of
-from tracemill.passes.interpretation.stand_in import TracedTensor
+from tracemill.passes.interpretation.stand_in import TracedTensor, refusing
+from tracemill.passes.interpretation.view_rules import ViewRules
 
 _QUANTISED = frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
@@ -48,17 +53,18 @@ _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShape
 DEVICE_TAKERS = internals.device_constructors()
 
 
-class Interpreter(TorchFunctionMode):
+class Interpreter(TracedGenerators, TorchFunctionMode):
     """Records the torch calls of one run of a program.
 
     bound_symbols: the calls, on proxies with provisional names.
     inputs: the input tensors' proxies.
     lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
-    generators: the stand-ins of generators that are inputs, with the real ones.
     around: PyTorch's settings around the program.
     unseen: the tensors that the program took by `.data`.
     casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
+    refused: the first refusal that the program met; it may catch it, where eager would have gone on.
+    handles: tells whether the program has come to code that goes on after errors. failed: what a call raised for its data.
     sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
     differentiates: the line of the program that what is recorded now is part of the derivative of.
     """
@@ -66,10 +72,12 @@ class Interpreter(TorchFunctionMode):
     def __init__(self, locator: Locator, names: Names, *, checked: bool = True) -> None:
         super().__init__()
         self.around = Ambient.now()
-        self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
         self.unseen: set[TensorProxy] = set()
         self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
+        self.refused: TracemillError | None = None
+        self.failed: Exception | None = None
+        self.handles: Callable[[], bool] = bool
         self.sizes: Any = Sizes()
         self.tape: Any = None
         self.differentiates: BoundSymbol | None = None
@@ -91,6 +99,7 @@ class Interpreter(TorchFunctionMode):
         self._paths = paths.Paths(self._real, checked=checked)
         self._local_answers: dict[Any, Answer] = {}
         self._names = names
+        self._view_rules = ViewRules()
 
     # Tensors
 
@@ -131,10 +140,7 @@ class Interpreter(TorchFunctionMode):
         if tensor.layout != torch.strided:
             return None
         memory = tensor.untyped_storage()
-        known = self._storages.get(memory._cdata)
-        if known is None:
-            known = self._storages[memory._cdata] = Storage(memory.nbytes())
-        return known
+        return self._storages.setdefault(memory._cdata, Storage(memory.nbytes()))
 
     def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
         """Makes the stand-in of `proxy` the stand-in of `other`."""
@@ -186,18 +192,6 @@ class Interpreter(TorchFunctionMode):
         """A number that the program returns, as the computation returns it."""
         return value
 
-    def generator(self, name: str, generator: torch.Generator) -> TracedGenerator:
-        """The stand-in of an input generator; the same generator has the same stand-in."""
-        known = self.generators.get(id(generator))
-        if known is None:
-            made = TracedGenerator.of(GeneratorProxy(name, device=generator.device))
-            known = self.generators[id(generator)] = (made, generator)
-        return known[0]
-
-    def new_generator(self, device: torch.device) -> TracedGenerator:
-        """The stand-in of a generator that the program makes."""
-        return TracedGenerator.of(GeneratorProxy(self.fresh_name(), device=device))
-
     def fresh_name(self) -> str:
         """A provisional name for a new value."""
         return self._names.fresh("v")
@@ -212,6 +206,7 @@ class Interpreter(TorchFunctionMode):
 
     # Calls
 
+    @refusing
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -255,6 +250,7 @@ class Interpreter(TorchFunctionMode):
             self.call(fn, self._to_proxies(tuple(args)), self._to_proxies(dict(kwargs)))
         )
 
+    @refusing
     def record_below_autograd(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
@@ -317,6 +313,7 @@ class Interpreter(TorchFunctionMode):
         tensors: Sequence[TensorProxy],
     ) -> Any:
         """Records a call that PyTorch answered; its output, on proxies."""
+        self._view_rules.raise_as_eager(self, fn, args, kwargs, answer, tensors)
         if answer.mutated:
             overlapping_writes.raise_as_eager(fn, args, kwargs, answer, tensors, self.at)
             written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
@@ -357,6 +354,7 @@ class Interpreter(TorchFunctionMode):
             answer=answer,
             region=self.region,
             differentiates=self.differentiates,
+            caught=self.handles(),
         )
         self.bound_symbols.append(bsym)
         return bsym
@@ -387,11 +385,10 @@ class Interpreter(TorchFunctionMode):
         self.tape = None
         return released
 
-    def settle(self) -> None:
-        """Adds the checks that only the whole program tells the need for."""
+    def settle(self, returned: Any) -> None:
+        """Adds the checks that only the whole program tells the need for; `returned` is its result, on proxies."""
         self._paths.settle(self)
-
-    # What cannot be done
+        self._view_rules.refuse_returned(self, returned)
 
     def source(self) -> Source | None:
         """The user's line that runs."""

@@ -79,7 +79,8 @@ def observe(
     snapshot.visit(torch.Tensor, *(hooks for hooks in GLOBAL_HOOKS.values() if hooks))
     given = {id(place.value): proxy for place, proxy in inputs.opaque}
     given |= {id(value): proxy for value, proxy in inputs.containers}
-    edges = SharpEdges(context.sharp_edges)
+    context.printed.clear()
+    edges = SharpEdges(context.sharp_edges, printed=context.printed)
     standing_in, messages = ExitStack(), list[Message]()
 
     def enter(code: CodeType, frame: FrameType, whole: bool) -> None:
@@ -96,6 +97,7 @@ def observe(
         snapshot.asked_for(owner, name)
 
     watch = Watch(enter, edges)
+    interpreter.handles = watch.has_handlers
     try:
         with (
             standing_in,
@@ -111,12 +113,14 @@ def observe(
                 refuse_set_attributes(interpreter)
             output = Returned(interpreter, given, snapshot.met).output(returned)
     finally:
+        interpreter.handles = bool  # which holds what was watched no longer
         changes = snapshot.changes()
         for view, changed in changes.items():
             view.put_back(changed)
         settings = edges.settings.put_back()
     refuse_changed_settings(settings)
     edges.report()
+    context.handles = watch.handles
     return Observed(returned, output, snapshot, watch, edges, changes, messages)
 
 
@@ -142,15 +146,28 @@ def refuse_set_attributes(interpreter: Interpreter) -> None:
 
 
 def _called(interpreter: Interpreter, context: PassContext, values: Sequence[Any]) -> Any:
-    """What the program returns. What it raises by itself, with PyTorch's settings as they were, eager can raise too."""
+    """What the program returns. What it raises by itself, with PyTorch's settings as they were, eager can raise too.
+
+    Raises a refusal that the program met, also where it caught it.
+    """
     try:
-        return context.call.form.call(values)
+        returned = context.call.form.call(values)
     except TracemillError:
         raise
     except Exception as error:
+        if interpreter.refused is not None:
+            raise interpreter.refused from error
         if not interpreter.around.differences(Ambient.now()):
             context.raised = error
         raise
+    if interpreter.refused is not None:  # the program caught it
+        raise interpreter.refused
+    if (
+        interpreter.failed is not None
+    ):  # so did it here, and may not with what other calls' tensors hold
+        context.raised = interpreter.failed
+        raise interpreter.failed
+    return returned
 
 
 def state_lines(

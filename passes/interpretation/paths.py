@@ -18,6 +18,7 @@ data is followed by a check of that shape.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from tracemill.compiler.answer import (
     SameTensor,
     tensor_arguments,
 )
-from tracemill.compiler.errors import DataDependentError
+from tracemill.compiler.errors import DataDependentError, TracemillError
 from tracemill.compiler.paths import WAY_ROUND
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import Ambient, symbol_under
@@ -50,6 +51,22 @@ _INTEGERS = (torch.int32, torch.int64)
 _ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
+def _noting_failures(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose calls of PyTorch run for real: what they raise is noted, for the program may go on after it."""
+
+    @functools.wraps(method)
+    def noting(self: Paths, interpreter: Any, *call: Any) -> Any:
+        try:
+            return method(self, interpreter, *call)
+        except TracemillError:
+            raise
+        except Exception as error:
+            interpreter.failed = interpreter.failed or error
+            raise
+
+    return noting
+
+
 class Paths:
     """Reads values from the real environment, and records the checks that later calls must pass.
 
@@ -61,6 +78,7 @@ class Paths:
         self._checked = checked
         self._views: list[tuple[BoundSymbol, Answer, Sequence[TensorProxy]]] = []
 
+    @_noting_failures
     def value(self, interpreter: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call that Python needs now."""
         free = self._is_free(args, kwargs)
@@ -78,6 +96,7 @@ class Paths:
             self._check_value(interpreter, fn, args, kwargs, result)
         return result
 
+    @_noting_failures
     def call(self, interpreter: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call whose output's shape, or whose doing, depends on data; its output, on proxies."""
         free = self._is_free(args, kwargs)

@@ -21,7 +21,7 @@ from tracemill.compiler.proxy import GeneratorProxy
 from tracemill.compiler.random_state import Generator, random_state
 from tracemill.compiler.symbol import Symbol, symbol
 from tracemill.passes.interpretation.places import names_in
-from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.passes.interpretation.stand_in import interpretation, refusing
 
 
 class Recording(Protocol):
@@ -134,15 +134,19 @@ class TracedGenerator(Generator):
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.proxy.device
 
+    @refusing
     def seed(self) -> int:
         raise UnsupportedError(_NO_SEED.format("Generator.seed"))
 
+    @refusing
     def graphsafe_get_state(self) -> Any:
         raise UnsupportedError("Generator.graphsafe_get_state cannot be compiled; use get_state")
 
+    @refusing
     def graphsafe_set_state(self, state: Any) -> Any:
         raise UnsupportedError("Generator.graphsafe_set_state cannot be compiled; use set_state")
 
+    @refusing
     def __reduce__(self) -> Any:
         raise UnsupportedError("a generator cannot be copied or pickled inside a jitted function")
 
@@ -198,6 +202,33 @@ def _cuda_set_states(recording: Recording, new_states: Any) -> None:
 
 def _cuda_initial_seed(recording: Recording) -> int:
     return recording.value(_CUDA["initial_seed"].impl, (), {})  # type: ignore[arg-type]
+
+
+class TracedGenerators:
+    """The stand-ins of one run of a program.
+
+    generators: those of generators that are inputs, with the real ones, by the real one's id.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generators: dict[int, tuple[TracedGenerator, torch.Generator]] = {}
+
+    def fresh_name(self) -> str:
+        """A provisional name for a new value."""
+        raise NotImplementedError
+
+    def generator(self, name: str, generator: torch.Generator) -> TracedGenerator:
+        """The stand-in of an input generator; the same generator has the same stand-in."""
+        known = self.generators.get(id(generator))
+        if known is None:
+            made = TracedGenerator.of(GeneratorProxy(name, device=generator.device))
+            known = self.generators[id(generator)] = (made, generator)
+        return known[0]
+
+    def new_generator(self, device: torch.device) -> TracedGenerator:
+        """The stand-in of a generator that the program makes."""
+        return TracedGenerator.of(GeneratorProxy(self.fresh_name(), device=device))
 
 
 class DefaultGenerator:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.compiler.errors import TracemillError
+from tracemill.passes.interpretation.stand_in import interpretation, refusal
 
 _INHERITED = object()
 _replaced: Counter[tuple[int, str]] = Counter()
@@ -29,7 +30,11 @@ def standing_in(original: Callable[..., Any], handler: Callable[..., Any]) -> Ca
         recording = interpretation.get()
         if recording is None:
             return original(*args, **kwargs)
-        return handler(recording, *args, **kwargs)
+        try:
+            return handler(recording, *args, **kwargs)
+        except TracemillError as error:
+            refusal(error)
+            raise
 
     return stand_in
 

@@ -16,6 +16,7 @@ import sys
 import time
 import uuid
 import warnings
+import weakref
 from collections import abc
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -28,10 +29,11 @@ import numpy
 
 from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
+from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
 from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation
+from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusal
 from tracemill.passes.interpretation.watch import is_beneath, is_collecting, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
@@ -55,16 +57,26 @@ _FUNCTIONS: dict[Any, str] = {
     },
 }
 
-_PRINT = print
+_PRINT: Any = print
 silent: ContextVar[bool] = ContextVar("silent", default=False)
 """Whether what this thread prints at the moment is of a call that nobody made."""
 
 
 def _print_shown(*values: Any, **options: Any) -> None:
-    """Stands for `print` while a program is traced: tensors are printed with what they hold at that call."""
+    """Stands for `print` while a program is traced: tensors are printed with what they hold at that call.
+
+    What goes to the streams around the program is held back until it is compiled.
+    """
     recording: Any = interpretation.get()
-    if not silent.get():
-        _PRINT(*(recording.shown(v) if type(v) is TracedTensor else v for v in values), **options)
+    if silent.get():
+        return
+    values = tuple(recording.shown(v) if type(v) is TracedTensor else v for v in values)
+    edges, stream = _edges.get(), options.get("file") or sys.stdout
+    if edges is None or not any(stream is known for known in edges.streams):
+        return _PRINT(*values, **options)
+    text = io.StringIO()
+    _PRINT(*values, **{**options, "file": text})
+    edges.printed.append(lambda: _PRINT(text.getvalue(), end="", file=stream, flush=True))
 
 
 PRINTING = Replacement(lambda: [(builtins, "print", _print_shown)])
@@ -150,7 +162,8 @@ class SharpEdges:
 
     met: what to warn of. variables, settings: those of the environment and of PyTorch that were read, which checks can
     tell, as also: loggers: which loggers were asked whether they take a level. classes: the abstract classes that were
-    asked about a class.
+    asked about a class. subclasses: the classes that were asked for their subclasses, which do not live on for it.
+    printed: prints what the program printed to `streams`, those around it, in order.
 
     Raises SharpEdgeError in the mode "error" before the call is made.
     """
@@ -162,12 +175,20 @@ class SharpEdges:
     settings: ReadSettings = field(default_factory=ReadSettings)
     loggers: dict[tuple[logging.Logger, int], None] = field(default_factory=dict)
     classes: dict[tuple[type, type], None] = field(default_factory=dict)
+    subclasses: dict[type, list[Any]] = field(default_factory=dict)
+    printed: list[Callable[[], None]] = field(default_factory=list)
+    streams: tuple[Any, ...] = field(default_factory=lambda: (sys.stdout, sys.stderr))
 
     def c_call(self, function: Any, frame: FrameType) -> None:
         """A call of a function in C from `frame`."""
         called = function.__name__
         if called in READERS:
             self.settings.c_call(function, frame.f_code)
+        elif called in asked_names.FORMATTING:
+            if is_watched(frame.f_code.co_filename):
+                asked_names.formatted(function.__self__)
+        elif called == "__subclasses__":
+            self._asked_subclasses(function.__self__, frame)
         elif called in _NAMES and self.mode != "allow":
             name = _name_of(function)
             if name:
@@ -179,6 +200,9 @@ class SharpEdges:
             key = frame.f_locals["key"]
             if type(key) is str and _users_frame(frame) is not None:
                 self.variables[key] = None
+            return
+        if code is asked_names.FIELD:
+            asked_names.field(frame.f_locals["field_name"])
             return
         if code is _ENABLED and _users_frame(frame, logging=True) is not None:
             self.loggers[frame.f_locals["self"], frame.f_locals["level"]] = None
@@ -198,6 +222,10 @@ class SharpEdges:
         if not issubclass(kind, TracedTensor):
             self.classes[cls, kind] = None
 
+    def _asked_subclasses(self, cls: Any, frame: FrameType) -> None:
+        if isinstance(cls, type) and _users_frame(frame) is not None:
+            self.subclasses.setdefault(cls, list(map(weakref.ref, cls.__subclasses__())))
+
     @contextmanager
     def watching(self) -> abc.Generator[None]:
         """In the block, functions that profile hooks are not told of tell this."""
@@ -214,7 +242,7 @@ class SharpEdges:
         source = Source(frame.f_code.co_filename, frame.f_lineno)
         message = f"{name} is called at {source.file}:{source.line}: {source.text}\n{_CANNOT_TELL}"
         if self.mode == "error":
-            raise SharpEdgeError(message)
+            raise refusal(SharpEdgeError(message))
         self.met[message] = None
 
     def checks(self) -> list[StateCheck]:
@@ -238,6 +266,10 @@ class SharpEdges:
             values = (Named(issubclass), Named(kind), Named(cls), issubclass(kind, cls))
             subject = f"whether {kind.__name__} is a {cls.__name__}"
             found.append(StateCheck(subject, None, "{1}({2}, {3}) is {4}", values))
+        for cls, known in self.subclasses.items():
+            values = (Named(weakref.ref, "ref"), Named(cls), Named(known, "subclasses_as_traced"))
+            condition = "list(map({1}, {2}.__subclasses__())) == {3}"
+            found.append(StateCheck(f"the subclasses of {cls.__name__}", None, condition, values))
         return found
 
     def report(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from tracemill.compiler.dispatch_keys import at_the_kernels, is_below_autograd
-from tracemill.compiler.errors import LeakedValueError, UnsupportedError
+from tracemill.compiler.errors import LeakedValueError, TracemillError, UnsupportedError
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.torch_internals import (
     DisableTorchFunction,
@@ -21,7 +22,12 @@ from tracemill.compiler.torch_internals import (
 
 
 class Recording(Protocol):
-    """What a stand-in needs of the interpretation that it belongs to."""
+    """What a stand-in needs of the interpretation that it belongs to.
+
+    refused: the first refusal that the program met; it may catch it, where eager would have gone on.
+    """
+
+    refused: TracemillError | None
 
     def record_below_autograd(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -38,6 +44,28 @@ interpretation: ContextVar[Recording | None] = ContextVar("interpretation", defa
 """The interpretation that is under way in this thread."""
 
 
+def refusal(error: TracemillError) -> TracemillError:
+    """The error that a program is refused with, taken note of: it is raised again at the end of one that catches it."""
+    recording = interpretation.get()
+    if recording is not None and recording.refused is None:
+        recording.refused = error
+    return error
+
+
+def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that the program calls, whose refusals are taken note of."""
+
+    @functools.wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TracemillError as error:
+            refusal(error)
+            raise
+
+    return noting
+
+
 def own_attributes(tensor: Any) -> list[str]:
     """The names of the attributes that the program gave to a stand-in."""
     return [name for name in getattr(tensor, "__dict__", ()) if name not in _OURS]
@@ -48,9 +76,8 @@ _OURS = frozenset({"proxy", "_is_param", "_eager_class"})
 
 def _refuse_class(tensor: TracedTensor, cls: type) -> None:
     if cls is not tensor.__class__:
-        raise UnsupportedError(
-            f"the class of a tensor is changed to {cls.__name__}; make a new one instead"
-        )
+        changed = f"the class of a tensor is changed to {cls.__name__}; make a new one instead"
+        raise refusal(UnsupportedError(changed))
 
 
 class TracedTensor(torch.Tensor):

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy
 import torch
 
+from tracemill.passes.interpretation.handlers import handles
 from tracemill.passes.interpretation.location import is_library
 
 _TORCH = os.path.dirname(str(torch.__file__))
@@ -97,6 +98,7 @@ class Watch:
     names: what they mention: attributes, globals and strings, those of torch.nn's modules and the like included.
     unseen_names: those of them that code of torch.nn's modules and the like mentions, or that were asked for by `getattr`.
     whole: whether some code asks for attributes by names that it does not spell out.
+    handles: whether some code goes on after an error.
     """
 
     def __init__(self, first: First, edges: Edges | None = None) -> None:
@@ -104,6 +106,7 @@ class Watch:
         self.names: set[str] = set()
         self.unseen_names: set[str] = set()
         self.whole = False
+        self.handles = False
         self._first = first
         self._edges = edges
         self._seen: dict[int, CodeType] = {}
@@ -126,6 +129,10 @@ class Watch:
     def ran(self, code: CodeType) -> bool:
         """Whether code was executed, whoever's it is."""
         return id(code) in self._seen
+
+    def has_handlers(self) -> bool:
+        """Whether some code so far goes on after an error."""
+        return self.handles
 
     def asked_for(self, name: str) -> None:
         """Takes in a name that code asked for and does not mention."""
@@ -159,6 +166,7 @@ class Watch:
             self.whole = self.whole or any(
                 not _WHOLE_OBJECTS.isdisjoint(inner.co_names) for inner in inner_codes(code)
             )
+            self.handles = self.handles or handles(code)
             self._first(code, frame, self.whole)
         elif file.startswith(_OF_USERS_STATE):
             names = set(mentioned(code))

@@ -146,3 +146,33 @@ def test_what_nobody_looks_at_is_one_backward() -> None:
     assert not z._is_view()
     z.sum().backward()
     assert len(tm.last_backward_traces(jitted)) == before
+
+
+def test_a_hook_is_called_only_where_its_output_gets_a_gradient() -> None:
+    def hooked(called: Callable[..., Any]) -> list[Any]:
+        x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        log: list[Any] = []
+        together: list[Any] = []
+
+        def plain(found: Any) -> Any:
+            return found.tolist() if isinstance(found, T) else found
+
+        a, b = called(x, y)
+        a.register_hook(lambda gradient: gradient * 2)
+        removed = b.register_hook(lambda gradient: log.append("removed"))
+        b.register_hook(lambda gradient: log.append(gradient.tolist()))
+        torch.autograd.graph.register_multi_grad_hook(
+            (a, b), lambda found: together.append([plain(gradient) for gradient in found])
+        )
+        torch.autograd.graph.register_multi_grad_hook(
+            (a, b), lambda found: log.append(found.tolist()), mode="any"
+        )
+        removed.remove()
+        a.sum().backward()
+        b.mean().backward()
+        return [log, together, plain(x.grad), plain(y.grad)]
+
+    def program(x: T, y: T) -> tuple[T, ...]:
+        return x * 2, y * 3
+
+    assert hooked(tm.jit(program)) == hooked(program)

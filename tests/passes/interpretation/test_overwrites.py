@@ -318,3 +318,14 @@ def test_what_a_value_holds_in_the_end_must_be_at_hand() -> None:
         tm.MutationError, match=r"test_overwrites.py:\d+ writes by .data to what the"
     ):
         tm.jit(fn)(x)
+
+
+def test_a_complex_value_written_under_no_grad_is_trained_on() -> None:
+    def fn(x: T, w: T) -> T:
+        y = torch.complex(x, w)
+        with torch.no_grad():
+            y.mul_(2)
+        return (y * torch.tensor([1 + 2j, 3.0, 1j])).abs()
+
+    for got, want in zip(outcome(tm.jit(fn)), outcome(fn), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
