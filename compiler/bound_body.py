@@ -25,16 +25,18 @@ class BoundBody:
         self._body = body
         self._sizes = sizes
         self._name = name
-        self._storages: dict[Any, Storage] = {}
+        self._storages: dict[Any, tuple[Storage, int]] = {}
+        """Of each of the body's storages the trace's, and the byte there at which it begins."""
 
     def take(self, ref: Ref, proxy: TensorProxy) -> None:
         """Makes a proxy the value of a ref that has none."""
         self.values.setdefault(ref.index, proxy)
-        self._storages.setdefault(self._body.storage(ref), proxy.storage)
+        start = (proxy.storage_offset - self._body.offset(ref)) * proxy.dtype.itemsize
+        self._storages.setdefault(self._body.storage(ref), (proxy.storage, start))
 
     def lies(self, ref: Ref, storage: Storage) -> None:
         """Says where a value lies from here on."""
-        self._storages[self._body.storage(ref)] = storage
+        self._storages[self._body.storage(ref)] = storage, 0
 
     def line(
         self,
@@ -68,11 +70,10 @@ class BoundBody:
 
     def _made(self, ref: Ref) -> TensorProxy:
         meta = self._body.meta(ref)
-        key = self._body.storage(ref)
-        storage = self._storages.get(key)
-        if storage is None:
-            storage = self._storages[key] = Storage(meta.nbytes)
-        proxy = TensorProxy("t", meta=meta, storage=storage, storage_offset=self._body.offset(ref))
+        new = Storage(meta.nbytes), 0
+        storage, start = self._storages.setdefault(self._body.storage(ref), new)
+        offset = start // meta.dtype.itemsize + self._body.offset(ref)
+        proxy = TensorProxy("t", meta=meta, storage=storage, storage_offset=offset)
         proxy = self._sizes.like(proxy, self._body.tensor(ref))
         proxy._name = self._name()
         return proxy

@@ -20,6 +20,7 @@ from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
 from tracemill.passes.executor_fusion.claim import Claim
 from tracemill.passes.executor_fusion.delete_last_used import DeleteLastUsed
+from tracemill.passes.executor_fusion.redundant_views import RedundantViews
 from tracemill.passes.executor_fusion.size_guards import SizeGuards
 from tracemill.passes.interpretation.acquire import Acquire
 from tracemill.passes.interpretation.functionalise import Functionalise
@@ -47,6 +48,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         Split(),
         MinimalSaving(),
         Rematerialisation(),
+        RedundantViews(),
         Claim(),
         DeleteLastUsed(),
         SizeGuards(),
