@@ -56,7 +56,7 @@ TOLERANCES = {"linalg.lstsq": 1e-4, "linalg.lstsq.grad_oriented": 1e-4}
 # masked_fill: eager sums what masked_select gives, other tensors what `where` does, in another order.
 GRADIENT_TOLERANCES = {"masked.prod": 1e-5, "masked_fill": 1e-6}
 if torch.__version__ < "2.11":  # so does cumprod there
-    GRADIENT_TOLERANCES |= {"cumprod": 1e-5, "linalg.vander": 1e-5, "masked.cumprod": 1e-5}
+    GRADIENT_TOLERANCES.update(dict.fromkeys(("cumprod", "linalg.vander", "masked.cumprod"), 1e-5))
 
 # The layouts that fake tensors tell of these results are not eager's: gradients come in another one.
 OTHER_LAYOUTS = frozenset({"ormqr"})
