@@ -12,7 +12,7 @@ from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.marks import SIZES, Mark, Tree, items_of
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.signature import CallKey
+from tracemill.compiler.signature import CallKey, Identity
 from tracemill.compiler.state_checks import counts_by_content
 
 
@@ -37,10 +37,16 @@ def _key(value: Any, marks: Tree, constants: CallKey) -> Any:
     node = tree.node_of(value)
     if node is not None:
         inner = items_of(marks, len(node.children))
-        return (type(value), node.entries, *_keys(node.children, inner, constants))
+        entries = tuple(map(_entry, node.entries))
+        return (type(value), entries, *_keys(node.children, inner, constants))
     if counts_by_content(value) or type(marks) is Mark:
         return type(value)
     return constants.of(value)
+
+
+def _entry(entry: Any) -> Any:
+    """A name or key as it is told apart: of a tensor, == tells something else."""
+    return Identity(entry) if isinstance(entry, torch.Tensor) else entry
 
 
 def _of_tensor(tensor: torch.Tensor, marks: Any) -> Any:

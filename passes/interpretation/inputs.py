@@ -48,7 +48,7 @@ class Inputs:
 
     lines: unpack and check lines, in order; the tensors' own check is made later, with the parameters'.
     containers: the lists, dicts and the like that the program gets in place of arguments, which it may write to.
-    originals: the ids of those arguments, with their proxies.
+    originals: the ids of those arguments, with their proxies. hidden: the ids of tensors that stand-ins are given for.
     opaque: the places of arguments that are objects, where tensors may be found.
     as_they_are: the ids of what stands elsewhere too, so that the program gets it itself.
     """
@@ -65,6 +65,7 @@ class Inputs:
         self.opaque: list[tuple[Place, Proxy]] = []
         self.containers: list[tuple[Any, Proxy]] = []
         self.originals: dict[int, Proxy] = {}
+        self.hidden: set[int] = set()
         self._as_they_are = as_they_are
         self._interpreter = interpreter
         self._names = names
@@ -119,7 +120,10 @@ class Inputs:
                 condition = "{}({}.__dict__, {})"
                 attributes = dict(value.__dict__)
                 self.check(f"{subject}: its attributes", condition, same, proxy, attributes)
-            return value if id(value) in self._as_they_are else stand_in
+            if id(value) in self._as_they_are:
+                return value
+            self.hidden.add(id(value))
+            return stand_in
         if isinstance(value, Generator):
             return self._take_generator(proxy, value, subject)
         node = tree.node_of(value)

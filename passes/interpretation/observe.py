@@ -28,6 +28,7 @@ from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.messages import Message, kept
 from tracemill.passes.interpretation.outputs import Output, Returned
+from tracemill.passes.interpretation.passed import StandsElsewhere
 from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.randomness import generators_of
 from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
@@ -191,6 +192,8 @@ def state_lines(
     walk.places.update((id(place.value), place) for place in handed)
     by_proxy = {proxy: place for place, proxy in handed.items()}
     state = walk.run(roots, {key: by_proxy[proxy] for key, proxy in inputs.originals.items()})
+    if seen.watch.compares and not inputs.hidden.isdisjoint(state.tensors):
+        raise StandsElsewhere(frozenset(inputs.hidden & state.tensors.keys()))
     state.checks.extend(_arguments_found(interpreter, state))
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))

@@ -35,6 +35,11 @@ def tensors_inside(argument: Any) -> Iterator[torch.Tensor]:
             stack.extend(_held_by(value))
 
 
+def tensors_among(keys: Iterable[Any]) -> tuple[torch.Tensor, ...]:
+    """The tensors among the keys of a dict or the members of a set."""
+    return tuple(key for key in keys if issubclass(type(key), torch.Tensor))
+
+
 def _held_by(value: Any) -> Iterator[Any]:
     return (held for view in views_of(value) for held in view.before.values())
 
@@ -42,7 +47,8 @@ def _held_by(value: Any) -> Iterator[Any]:
 def standing_twice(arguments: Iterable[Any]) -> frozenset[int]:
     """The ids of what stands at two places of a call's arguments, so that the program must get it as it is.
 
-    Lists, dicts and dataclasses; tensors that are arguments, or in containers among them, and inside of an object too.
+    Lists, dicts and dataclasses; tensors that are arguments, or in containers among them, and inside of an object too. So
+    are dicts whose keys are tensors, which are keys by what they are.
     """
     met, twice = dict[int, Any](), dict[int, Any]()
     outside, inside = set[int](), set[int]()
@@ -56,6 +62,8 @@ def standing_twice(arguments: Iterable[Any]) -> frozenset[int]:
         elif counts_by_content_inside(value):
             if not isinstance(value, tuple):  # which nobody can write to
                 met[id(value)] = value
+            if isinstance(value, dict) and tensors_among(value):
+                twice[id(value)] = value
             node = tree.node_of(value)
             held = _held_by(value) if node is None else node.children
             stack.extend((each, inside if node is None else tensors) for each in held)
@@ -68,7 +76,10 @@ _REPLACEABLE = frozenset((list, dict, set, deque))
 
 
 class StandsElsewhere(Exception):
-    """Raised where the program got a copy of a list or dict that it finds by itself as well; `ids` are those."""
+    """Raised where the program got a copy of a list or dict, or compares a tensor's stand-in, that it finds by itself as well.
+
+    ids: of those.
+    """
 
     def __init__(self, ids: frozenset[int]) -> None:
         super().__init__("an argument that the program finds by itself as well")
@@ -144,24 +155,27 @@ class Passed:
         self,
         tensors: Mapping[int, list[Place]],
         lifted: Mapping[int, tuple[TensorProxy, torch.Tensor]],
+        *,
+        compared: bool,
     ) -> Iterator[StateCheck]:
-        """The same for tensors that the program looks at without computing with them; `lifted` are the others."""
-        own: list[Place] = []
-        given: list[Any] = [proxy for key, (proxy, _) in lifted.items() if key not in tensors]
-        others: list[Any] = []
-        for key, places in tensors.items():
-            passed = [place for place in places if place.parent in self]
-            if not passed:
-                others.append(places[0].value)
-            elif key in lifted:
-                given.append(lifted[key][0])
-            else:
-                first = passed[0] if len(passed) == len(places) else None
-                yield from (_same(place, first) for place in passed if place is not first)
-                if first is not None:
-                    own.append(first)
-        if own:
-            yield _distinct([*own, *given], others)
+        """The checks that tensors which the program looks at without computing with them are the same or differ.
+
+        lifted: those that it computes with, which are checked to differ from each other. compared: whether the program
+        tells which tensors are one; if not, none need to differ, and those of passed objects alone to be the same.
+        """
+        apart: list[Place] = []
+        for key, (first, *others) in tensors.items():
+            if key not in lifted:
+                apart.append(first)
+                both = (place for place in others if compared or place.parent in self)
+                yield from (_same(place, first) for place in both)
+        if compared and apart:
+            kinds = Counter(type(place.value) for place in apart)
+            given = [proxy for proxy, tensor in lifted.values() if type(tensor) in kinds]
+            kinds.update(type(tensor) for _, tensor in lifted.values())
+            alike = [place for place in apart if kinds[type(place.value)] > 1]
+            if alike:
+                yield _distinct([*alike, *given], ())
 
 
 def _same(place: Place, first: Place | None) -> StateCheck:

@@ -108,7 +108,9 @@ class Walk(TableWalk):
         written = {id(view.owner) for view in self._changes}
         found = self._passed.checks(self._seen, containers.values(), written)
         self.state.checks.extend(found)
-        self.state.last.extend(self._passed.tensor_checks(self.state.tensors, self._lifted))
+        compared, lifted = self._watch.compares, self._lifted
+        found = self._passed.tensor_checks(self.state.tensors, lifted, compared=compared)
+        self.state.last.extend(found)
         return self.state
 
     def _walk(self) -> None:

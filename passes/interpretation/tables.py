@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ from tracemill.passes.interpretation.conditions import (
     StateCheck,
     value_condition,
 )
-from tracemill.passes.interpretation.passed import Passed
+from tracemill.passes.interpretation.passed import Passed, tensors_among
 from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.snapshot import Snapshot, is_users_class
 from tracemill.passes.interpretation.views import View
@@ -159,6 +159,7 @@ class TableWalk:
         self._table(f"{named(place)}: its entries", place, wanted, watched)
         for key in filter(counts_by_content_inside, wanted):
             self._later.append(Place(key, None, (), own_name(key)))
+        self._known_by_identity(place, view.before)
         for key, value in wanted.items():
             self._later.append(place.child(value, entry_step(place.value, key), str(key)))
 
@@ -184,7 +185,16 @@ class TableWalk:
         for index, value in view.before.items():
             self._later.append(place.child(value, ((index,),), str(index)))
 
+    def _known_by_identity(self, place: Place, keys: Iterable[Any]) -> None:
+        """The tensors among the keys of a dict or the members of a set, where the program asks which tensors are one."""
+        tensors = tensors_among(keys)
+        if self._watch.compares and tensors:
+            held = Place(tensors, None, (), f"{hint(place)}_keys")
+            for index, tensor in enumerate(tensors):
+                self._later.append(held.child(tensor, ((index,),), str(index)))
+
     def _members(self, place: Place, view: View) -> None:
+        self._known_by_identity(place, view.before.values())
         if not self._changed(view):
             check = ItemsCheck(type(place.value), list(view.before.values()))
             self.state.checks.append(

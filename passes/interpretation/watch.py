@@ -20,6 +20,7 @@ import numpy
 import torch
 
 from tracemill.passes.interpretation.handlers import handles
+from tracemill.passes.interpretation.identities import HASH, compares
 from tracemill.passes.interpretation.location import is_library
 
 _TORCH = os.path.dirname(str(torch.__file__))
@@ -98,7 +99,7 @@ class Watch:
     names: what they mention: attributes, globals and strings, those of torch.nn's modules and the like included.
     unseen_names: those of them that code of torch.nn's modules and the like mentions, or that were asked for by `getattr`.
     whole: whether some code asks for attributes by names that it does not spell out.
-    handles: whether some code goes on after an error.
+    handles: whether some code goes on after an error. compares: whether some tells which tensors are one object.
     """
 
     def __init__(self, first: First, edges: Edges | None = None) -> None:
@@ -106,7 +107,7 @@ class Watch:
         self.names: set[str] = set()
         self.unseen_names: set[str] = set()
         self.whole = False
-        self.handles = False
+        self.handles = self.compares = False
         self._first = first
         self._edges = edges
         self._seen: dict[int, CodeType] = {}
@@ -167,14 +168,17 @@ class Watch:
                 not _WHOLE_OBJECTS.isdisjoint(inner.co_names) for inner in inner_codes(code)
             )
             self.handles = self.handles or handles(code)
+            self.compares = self.compares or compares(code)
             self._first(code, frame, self.whole)
         elif file.startswith(_OF_USERS_STATE):
             names = set(mentioned(code))
             self.names |= names
             self.unseen_names |= names
-        elif file in _GENERIC:
-            caller = frame.f_back
-            if caller is not None and is_watched(caller.f_code.co_filename):
+        elif file in _GENERIC or code is HASH:
+            caller = "" if frame.f_back is None else frame.f_back.f_code.co_filename
+            if code is HASH and not is_library(caller):
+                self.compares = True
+            elif code is not HASH and is_watched(caller):
                 self.whole = True
             else:  # for us or for torch; the user's own call may come later
                 del self._seen[id(code)]
