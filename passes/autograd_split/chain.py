@@ -128,47 +128,43 @@ class Derivation:
         arrived: dict[TensorProxy, TensorProxy],
         lines: list[BoundSymbol],
     ) -> Gradients:
-        link = self._links.get(id(bsym))
-        if link is None:
-            link = self._links[id(bsym)] = self._link(bsym)
-        if not set(cotangents) <= set(link.outputs):
-            link = self._leave_to_autograd(bsym, cotangents)
-        mark = len(lines)
-        try:
-            gradients = link.backward(cotangents, arrived, lines.append)
-        except (NotCapturedError, DecidedByDataError):
-            link, gradients = self._differentiated_otherwise(bsym, cotangents, arrived, lines)
-        lines[mark:] = together(lines[mark:], self._sizes)
+        made: list[BoundSymbol] = []
+        link, gradients = self._differentiated(bsym, cotangents, arrived, made)
+        made = together(made, self._sizes)
         if bsym.overwritten:
-            saved = link.saved(cotangents)
-            lines[mark:] = overwritten.read(bsym, lines[mark:], self._known, saved)
+            made = overwritten.read(bsym, made, self._known, link.saved(cotangents))
+        lines += made
         return gradients
 
-    def _differentiated_otherwise(
+    def _differentiated(
         self,
         bsym: BoundSymbol,
         cotangents: dict[TensorProxy, TensorProxy],
         arrived: dict[TensorProxy, TensorProxy],
-        lines: list[BoundSymbol],
+        made: list[BoundSymbol],
     ) -> tuple[Link, Gradients]:
-        """The gradients of a line whose backward could not be told: for the sizes of now, or by autograd at each call."""
-        link = self._for_sizes_of_now(bsym)
-        if link is not None:
+        """The gradients of a line as PyTorch tells them, or else as autograd finds them at each call."""
+        for link in self._told(bsym):
+            if not cotangents.keys() <= set(link.outputs):
+                break
             try:
-                return link, link.backward(cotangents, arrived, lines.append)
-            except NotCapturedError:
-                pass
+                return link, link.backward(cotangents, arrived, made.append)
+            except (NotCapturedError, DecidedByDataError):
+                made.clear()
         link = self._leave_to_autograd(bsym, cotangents)
-        return link, link.backward(cotangents, arrived, lines.append)
+        return link, link.backward(cotangents, arrived, made.append)
 
-    def _for_sizes_of_now(self, bsym: BoundSymbol) -> Link | None:
-        """The link of a line that PyTorch differentiates for the sizes of now, and not for every size."""
-        if not self._sizes.is_symbolic:
-            return None
-        link = oracle_link(bsym, self._free, self._sizes, DERIVATIVES)
-        if link is not None:
-            self._links[id(bsym)] = link
-        return link
+    def _told(self, bsym: BoundSymbol) -> Iterator[Link]:
+        """The links of a line: for every size, then for the sizes of now."""
+        link = self._links.get(id(bsym))
+        if link is None:
+            link = self._links[id(bsym)] = self._link(bsym)
+        yield link
+        if self._sizes.is_symbolic:
+            link = oracle_link(bsym, self._free, self._sizes, DERIVATIVES)
+            if link is not None:
+                self._links[id(bsym)] = link
+                yield link
 
     def _link(self, bsym: BoundSymbol) -> Link:
         if isinstance(bsym.sym, Hooked):

@@ -122,15 +122,17 @@ class OracleLink:
         if before:
             told = self._told(cotangents, before)
         views = self._views(told, settle=True)
-        for position in before:
-            del arrived[self._tensors[position]]
         values = dict(self._values)
         given = [cotangents[out] for out in self._positions if out in cotangents]
         for ref, cotangent in zip(told.cotangents, (*given, *before.values()), strict=True):
             values[ref.index] = cotangent
             self._bound.lies(ref, cotangent.storage)
-        for step in (*views, *told.steps):
-            emit(self._bound.line(step, self.bsym, values, self.bsym))
+        steps = (*views, *told.steps)
+        made = [self._bound.line(step, self.bsym, values, self.bsym) for step in steps]
+        for position in before:
+            del arrived[self._tensors[position]]
+        for line in made:
+            emit(line)
         return {
             self._tensors[position]: values[ref.index]
             for position, ref in told.gradients.items()
