@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from tracemill.compiler import tree
+from tracemill.compiler.contents import counts_by_content
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.marks import SIZES, Mark, Tree, items_of
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.random_state import Generator
 from tracemill.compiler.signature import CallKey, Identity
-from tracemill.compiler.state_checks import counts_by_content
 
 
 def call_key(values: Sequence[Any], marks: Sequence[Tree]) -> Any:

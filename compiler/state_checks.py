@@ -9,9 +9,8 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-import sys
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MethodType
@@ -19,11 +18,10 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.contents import EQUAL
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.torch_internals import dict_version
 
-_EQUAL = (int, bool, str, bytes, range, torch.Size, torch.device, slice)
-_IDENTITIES = (types.FunctionType, MethodType, types.ModuleType, types.BuiltinFunctionType)
 _SEQUENCES = (tuple, list, deque)
 
 
@@ -74,7 +72,7 @@ def same(found: Any, expected: Any) -> bool:
         return found.hex() == expected.hex()
     if kind is complex:
         return same((found.real, found.imag), (expected.real, expected.imag))
-    if kind in _EQUAL:
+    if kind in EQUAL:
         return found == expected
     return _same_parts(found, expected, kind)
 
@@ -101,56 +99,6 @@ def _same_parts(found: Any, expected: Any, kind: type) -> bool:
             (found.args, found.keywords), (expected.args, expected.keywords)
         )
     return False
-
-
-def counts_by_content(value: Any) -> bool:
-    """Whether an argument is an object of a Python class, told apart by its class and attributes, not by identity."""
-    kind = type(value)
-    if isinstance(value, (enum.Enum, torch.nn.Module, type, *_IDENTITIES)):
-        return False
-    return all(map(_is_plain_class, kind.__mro__[:-1])) and (
-        isinstance(getattr(value, "__dict__", None), dict) or hasattr(kind, "__slots__")
-    )
-
-
-@functools.cache
-def _is_plain_class(cls: type) -> bool:
-    root = cls.__module__.partition(".")[0]
-    holds_nothing = cls.__module__ in ("abc", "collections.abc", "typing")
-    return (
-        holds_nothing
-        or cls is types.SimpleNamespace
-        or not (
-            (root in sys.stdlib_module_names and root != "__main__")
-            or root in ("torch", "numpy", "tracemill")
-        )
-    )
-
-
-_CONTAINERS = (list, dict, tuple, set, frozenset, deque)
-
-
-def counts_by_content_inside(value: Any) -> bool:
-    """Whether what stands inside of an argument is told apart by what it holds: another object may stand there at each call.
-
-    So it is for containers too, those left out that hold constants alone and cannot change: they are constants.
-    """
-    kind = type(value)
-    if not issubclass(kind, _CONTAINERS):
-        return counts_by_content(value)
-    if kind in (tuple, frozenset):
-        return not all(map(_is_constant, value))
-    return all(cls in _BUILT_IN or _is_plain_class(cls) for cls in kind.__mro__[:-1])
-
-
-_BUILT_IN = (*_CONTAINERS, OrderedDict, defaultdict)
-_CONSTANTS = (*_EQUAL, float, complex, type(None), type(Ellipsis), torch.dtype, enum.Enum)
-
-
-def _is_constant(value: Any) -> bool:
-    if type(value) in (tuple, frozenset):
-        return all(map(_is_constant, value))
-    return isinstance(value, _CONSTANTS)
 
 
 AS_TRACED = "{1}({0}) == {2}.version or {2}.check({0})"

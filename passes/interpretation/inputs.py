@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler import prims, tree
+from tracemill.compiler.contents import counts_by_content, counts_by_content_inside
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.guards import ARGUMENT, check
 from tracemill.compiler.marks import SIZES, Mark, Tree, items_of
@@ -24,7 +25,7 @@ from tracemill.compiler.proxy import (
     Proxy,
 )
 from tracemill.compiler.random_state import Generator
-from tracemill.compiler.state_checks import counts_by_content, counts_by_content_inside, same
+from tracemill.compiler.state_checks import same
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.passed import tensors_inside

@@ -14,9 +14,9 @@ import numpy
 import torch
 
 from tracemill.compiler import tree
+from tracemill.compiler.contents import counts_by_content
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.proxy import AnyProxy, Proxy
-from tracemill.compiler.state_checks import counts_by_content
 from tracemill.compiler.write import bare
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.python_numbers import holds_symbolic, is_symbolic, plain

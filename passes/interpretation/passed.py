@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from tracemill.compiler import tree
+from tracemill.compiler.contents import counts_by_content_inside
 from tracemill.compiler.proxy import TensorProxy
-from tracemill.compiler.state_checks import IDENTICAL, counts_by_content_inside, distinct
+from tracemill.compiler.state_checks import IDENTICAL, distinct
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.snapshot import views_of

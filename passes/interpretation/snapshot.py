@@ -33,7 +33,8 @@ import numpy
 import torch
 
 from tracemill.compiler.cached_calls import CACHED, results_of
-from tracemill.compiler.state_checks import ABSENT, counts_by_content_inside
+from tracemill.compiler.contents import counts_by_content_inside
+from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.torch_internals import PropModule
 from tracemill.passes.interpretation.views import (
     Attributes,

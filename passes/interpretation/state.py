@@ -20,14 +20,9 @@ from typing import Any
 import torch
 
 from tracemill.compiler.cached_calls import CACHED, CacheCheck, results_of
+from tracemill.compiler.contents import counts_by_content_inside
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.compiler.state_checks import (
-    ABSENT,
-    LENGTH,
-    WITHOUT,
-    OnceCheck,
-    counts_by_content_inside,
-)
+from tracemill.compiler.state_checks import ABSENT, LENGTH, WITHOUT, OnceCheck
 from tracemill.passes.interpretation.conditions import (
     GLOBAL_HOOKS,
     HOOKS,

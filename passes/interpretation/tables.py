@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.contents import counts_by_content_inside
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.state_checks import (
     ABSENT,
@@ -20,7 +21,6 @@ from tracemill.compiler.state_checks import (
     OfClass,
     TableCheck,
     TensorLike,
-    counts_by_content_inside,
 )
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import (

@@ -20,10 +20,11 @@ from typing import Any
 import numpy
 import torch
 
+from tracemill.compiler.contents import counts_by_content
 from tracemill.compiler.errors import MutationError
 from tracemill.compiler.fakes import mode_of
 from tracemill.compiler.proxy import NumberProxy
-from tracemill.compiler.state_checks import ABSENT, counts_by_content
+from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.symbolic import Expression
 from tracemill.passes.interpretation import views
 from tracemill.passes.interpretation.conditions import Named, Namespace

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 import tracemill as tm
+from tracemill.compiler.contents import counts_by_content
 from tracemill.compiler.state_checks import (
     ABSENT,
     ItemsCheck,
     ModulesCheck,
     TableCheck,
     TensorLike,
-    counts_by_content,
     same,
 )
 from tracemill.passes.interpretation.snapshot import Snapshot
