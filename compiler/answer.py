@@ -9,6 +9,7 @@ from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
 from tracemill.compiler.random_state import Generator
 from tracemill.compiler.symbol import BoundSymbol, symbol
+from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.values import leaves, map_leaves
 
 
@@ -189,6 +190,14 @@ class Answer:
                 module_path=bsym.module_path,
                 subsymbols=(),
             )
+
+
+def makes_views(op: OpOverload) -> bool:
+    """Whether what an operation gives may lie in memory of its arguments, which it does not write to."""
+    return any(
+        argument.alias_info is not None and not argument.alias_info.is_write
+        for argument in op._schema.arguments
+    )
 
 
 def is_generator(value: Any) -> bool:

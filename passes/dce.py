@@ -19,17 +19,29 @@ may raise an error that the program catches.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from tracemill.compiler import prims
+from tracemill.compiler.answer import makes_views
 from tracemill.compiler.module_hooks import HookCall
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.write import Write
 from tracemill.passes.interpretation.randomness import READERS
+
+_ATEN = torch.ops.aten
+_COPIES = frozenset({_ATEN.clone, _ATEN._to_copy, _ATEN.copy, _ATEN.cat, _ATEN.stack})
+_DIVISIONS = frozenset(
+    {_ATEN.div, _ATEN.floor_divide, _ATEN.remainder, _ATEN.fmod, _ATEN.divide, _ATEN.pow}
+)
+"""Elementwise operations that raise for some integers, such as 0."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,21 @@ def has_effect(bsym: BoundSymbol) -> bool:
     )
 
 
+def may_raise(bsym: BoundSymbol) -> bool:
+    """Whether what a line raises may depend on what its tensors hold."""
+    return bool(bsym.inputs) and (
+        bsym.answer is None or any(map(_may_raise_for_data, bsym.operations))
+    )
+
+
+@functools.cache
+def _may_raise_for_data(op: OpOverload) -> bool:
+    """Whether an operation looks at its tensors' values: views do not, nor do copies, nor most elementwise ones."""
+    if makes_views(op) or op.overloadpacket in _COPIES:
+        return False
+    return torch.Tag.pointwise not in op.tags or op.overloadpacket in _DIVISIONS
+
+
 def swept(trace: Trace) -> Trace:
     """The trace without what its output and its effects do not need."""
     needed: set[Proxy] = set(trace.outputs)
@@ -74,7 +101,7 @@ def swept(trace: Trace) -> Trace:
         given = bsym.inputs
         if (
             has_effect(bsym)
-            or bsym.caught
+            or (bsym.caught and may_raise(bsym))
             or any(
                 proxy in needed and proxy not in given  # `x.to(x.dtype)` gives x
                 for proxy in bsym.outputs

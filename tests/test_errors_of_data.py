@@ -158,3 +158,20 @@ def test_an_assertion_about_a_tensor_is_kept() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="nonzero"):
             called(-torch.ones(2))
+
+
+def test_dead_code_that_cannot_raise_goes_also_where_errors_are_caught() -> None:
+    def program(x: Tensor) -> Tensor:
+        try:
+            x.to(x.dtype)
+            x.t().float()
+            x.sin()
+            return x.cos()
+        finally:
+            LOG.append("ran")
+
+    jitted = tm.jit(program)
+    jitted(torch.ones(2, 3))
+    assert [bsym.sym.name for bsym in tm.last_traces(jitted)[-1].bound_symbols] == [
+        "torch.Tensor.cos"
+    ]

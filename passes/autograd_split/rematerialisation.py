@@ -32,9 +32,9 @@ from typing import ClassVar
 
 import torch
 
+from tracemill.compiler.answer import makes_views
 from tracemill.compiler.pass_base import PassContext, ProgramPass
 from tracemill.compiler.symbol import BoundSymbol
-from tracemill.compiler.torch_internals import OpOverload
 from tracemill.compiler.trace import Program
 from tracemill.passes.autograd_split.min_cut import is_view
 from tracemill.passes.autograd_split.saving import bytes_saved, saving
@@ -92,12 +92,5 @@ def is_cheap(bsym: BoundSymbol) -> bool:
         return True
     found = bsym.operations
     return bool(found) and all(
-        torch.Tag.pointwise in op.tags or op in _CHEAP or _makes_views(op) for op in found
-    )
-
-
-def _makes_views(op: OpOverload) -> bool:
-    return any(
-        argument.alias_info is not None and not argument.alias_info.is_write
-        for argument in op._schema.arguments
+        torch.Tag.pointwise in op.tags or op in _CHEAP or makes_views(op) for op in found
     )
