@@ -4,13 +4,14 @@ Nothing tells such an object but its class, what it holds, and where else it sta
 content, and here who else holds it:
 
     d_first is d_layers_0 or mismatch("d.first: the same object as d.layers.0")
-    distinct(d_layers_0, d_layers_1) or mismatch("d.layers.0, d.layers.1: objects of their own")
+    d_layers_0 is not d_layers_1 or mismatch("d.layers.0, d.layers.1: objects of their own")
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -85,6 +86,10 @@ class StandsElsewhere(Exception):
     def __init__(self, ids: frozenset[int]) -> None:
         super().__init__("an argument that the program finds by itself as well")
         self.ids = ids
+
+
+SPELLED_OUT = 3
+"""Up to so many objects are compared pair by pair, which is faster than a call."""
 
 
 class Passed:
@@ -187,11 +192,15 @@ def _same(place: Place, first: Place | None) -> StateCheck:
 
 def _distinct(values: Sequence[Any], others: Sequence[Any]) -> StateCheck:
     """The check that what stands at places, or has proxies, is different, and none of `others`."""
+    places = [value.hint for value in values if isinstance(value, Place)]
+    subject = ", ".join(places) + (": objects of their own" if places[1:] else ": its own object")
+    if len(values) <= SPELLED_OUT and not others:
+        pairs = combinations((f"{{{index}}}" for index in range(1, len(values) + 1)), 2)
+        condition = " and ".join(f"{one} is not {other}" for one, other in pairs)
+        return StateCheck(subject, None, condition, tuple(values))
     arguments = [f"{{{index}}}" for index in range(2, len(values) + 2)]
     if others:
         arguments.append(f"known={{{len(values) + 2}}}")
     known = Named(frozenset(map(id, others)), "objects_as_traced")
-    places = [value.hint for value in values if isinstance(value, Place)]
-    subject = ", ".join(places) + (": objects of their own" if places[1:] else ": its own object")
     condition = f"{{1}}({', '.join(arguments)})"
     return StateCheck(subject, None, condition, (Named(distinct), *values, known))
