@@ -168,7 +168,7 @@ def test_dead_code_that_cannot_raise_goes_also_where_errors_are_caught() -> None
             x.sin()
             return x.cos()
         finally:
-            LOG.append("ran")
+            LOG.append(1)
 
     jitted = tm.jit(program)
     jitted(torch.ones(2, 3))
