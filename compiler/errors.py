@@ -15,6 +15,10 @@ class DataDependentError(UnsupportedError):
     """Raised when Python asks for the value of a tensor that depends on an input."""
 
 
+class UninitialisedError(UnsupportedError):
+    """Raised where a program meets a parameter that has no shape yet; the call that gives it one runs in eager."""
+
+
 class MutationError(UnsupportedError):
     """Raised for a write that the compiled program could not repeat at each call."""
 

@@ -14,7 +14,12 @@ from tracemill.compiler.call_key import call_key
 from tracemill.compiler.calling import CallForm
 from tracemill.compiler.collection import collection_deferred
 from tracemill.compiler.entry import Entry
-from tracemill.compiler.errors import DataDependentError, OptionError, UnsupportedError
+from tracemill.compiler.errors import (
+    DataDependentError,
+    OptionError,
+    UninitialisedError,
+    UnsupportedError,
+)
 from tracemill.compiler.guards import Mismatch, OtherPath
 from tracemill.compiler.marks import SIZES, Marks
 from tracemill.compiler.ordering import RegisteredPass, passes_for
@@ -202,7 +207,7 @@ class Specialisations:
     def _in_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Any) -> Any:
         """A call of a program that raised, `error` where it was traced: it goes on, or has the effects before, as eager."""
         result = self.target(*args, **kwargs)
-        if error is not None:
+        if error is not None and not isinstance(error, UninitialisedError):
             warnings.warn(
                 f"{self._name} raises {type(error).__name__} when it is traced, not when it is called: {error}. "
                 "This call was not compiled",

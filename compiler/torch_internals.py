@@ -149,6 +149,10 @@ from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 # Whether torch.jit.trace is recording in this thread.
 from torch._C import _is_tracing as torchscript_is_tracing
 
+# A graph of TorchScript as a function that has not run yet, and the block in which it is run as it stands.
+from torch._C import _create_function_from_graph as new_script_function
+from torch.jit import optimized_execution  # pyright: ignore[reportPrivateImportUsage]
+
 # torch.cond and torch.while_loop as function modes see them, and the module whose function hands them to torch.compile.
 from torch._higher_order_ops import utils as higher_order
 from torch._higher_order_ops.cond import cond_op as cond_operator
@@ -206,34 +210,17 @@ for _name in (
 
 
 # PyTorch's flags: the functions in C by which Python, torch.backends above all, reads and changes them.
-_SETTINGS = (
-    *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
-    *(
-        "cublas_allow_tf32",
-        "cublas_allow_fp16_accumulation",
-        "miopen_immediate",
-        "sdp_priority_order",
-    ),
-    *(
-        "cublas_allow_bf16_reduced_precision_reduction",
-        "cublas_allow_fp16_reduced_precision_reduction",
-    ),
-    *(
-        "cpu_allow_fp16_reduced_precision_reduction",
-        "math_sdp_allow_fp16_bf16_reduction",
-        "nnpack_enabled",
-    ),
-    *("blas_preferred_backend", "linalg_preferred_backend", "float32_matmul_precision", "qengine"),
-    *(
-        "mkldnn_enabled",
-        "mkldnn_deterministic",
-        "onednn_allow_tf32",
-        "warnAlways",
-        "fa3_sdp_enabled",
-    ),
-    *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled"),
-    *("overrideable_sdp_enabled", "deterministic_fill_uninitialized_memory"),
-)
+_SETTINGS = """
+    cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32 cublas_allow_tf32
+    cublas_allow_fp16_accumulation miopen_immediate sdp_priority_order
+    cublas_allow_bf16_reduced_precision_reduction
+    cublas_allow_fp16_reduced_precision_reduction
+    cpu_allow_fp16_reduced_precision_reduction math_sdp_allow_fp16_bf16_reduction
+    nnpack_enabled blas_preferred_backend linalg_preferred_backend float32_matmul_precision
+    qengine mkldnn_enabled mkldnn_deterministic onednn_allow_tf32 warnAlways
+    fa3_sdp_enabled flash_sdp_enabled mem_efficient_sdp_enabled math_sdp_enabled
+    cudnn_sdp_enabled overrideable_sdp_enabled deterministic_fill_uninitialized_memory
+""".split()
 
 # What a fp32_precision of torch.backends is asked for: backends and operations.
 FLOAT32_PRECISIONS = (
@@ -376,12 +363,14 @@ __all__ = [
     "is_key_excluded",
     "make_fx",
     "neg_view",
+    "new_script_function",
     "next_node_number",
     "nn_functions",
     "no_autocast",
     "no_dispatch",
     "no_torch_function",
     "no_user_modes",
+    "optimized_execution",
     "pad_packed_sequence",
     "python_setting_readers",
     "quiet_fakes",

@@ -34,6 +34,7 @@ from tracemill.passes.interpretation import (
     queries,
 )
 from tracemill.passes.interpretation.functorch import outlived, transformed
+from tracemill.passes.interpretation.kinds import PLAIN, refuse_other_kinds
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import (
     TracedGenerator,
@@ -45,7 +46,6 @@ from tracemill.passes.interpretation.stand_in import TracedTensor, refusing
 from tracemill.passes.interpretation.view_rules import ViewRules
 
 _QUANTISED = frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
-_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, internals.FakeTensor)
 
 _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
 """What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
@@ -119,11 +119,7 @@ class Interpreter(TracedGenerators, TorchFunctionMode):
             return tensor
         known = self.lifted.get(id(tensor))
         if known is None:
-            if type(tensor) not in _TENSOR_TYPES or tensor.is_quantized:
-                kind = "quantised" if tensor.is_quantized else f"of class {type(tensor).__name__}"
-                raise UnsupportedError(
-                    f"a tensor that is {kind} cannot be traced{self.at()}: only plain tensors and parameters can"
-                )
+            refuse_other_kinds(tensor, self.at)
             with internals.DisableTorchFunction():
                 proxy = self._input_proxy(tensor)
             known = self.lifted[id(tensor)] = (proxy, tensor)
@@ -219,7 +215,7 @@ class Interpreter(TracedGenerators, TorchFunctionMode):
         if internals.functorch_interpreter() or (other and outlived(args)):
             return transformed(self, func, args, kwargs)
         if func in queries.METADATA or func in queries.SETTINGS:
-            if func in queries.METADATA and args and type(args[0]) in _TENSOR_TYPES:
+            if func in queries.METADATA and args and type(args[0]) in PLAIN:
                 self.lift(args[0])  # what the program read of it must be so at each call
             return func(*args, **kwargs)
         if type(func) not in higher_order.NEVER and isinstance(func, internals.HigherOrderOperator):

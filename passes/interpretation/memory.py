@@ -30,6 +30,7 @@ from tracemill.passes.interpretation.own_derivatives import (
     BERNOULLI_IN_ORDER,
     COPY,
     HIDDEN,
+    ComplexScatter,
     bernoulli_in_order,
     own_symbol,
 )
@@ -316,10 +317,8 @@ class Memory:
                 self._kept.append(output)
                 continue
             if op in _FILLS and id(args[1]) in self._constants and args[1].dim() == 0:
-                op, args = (
-                    torch.ops.aten.fill.Scalar,
-                    (args[0], self._constants[id(args[1])].item()),
-                )
+                number = self._constants[id(args[1])].item()
+                op, args = torch.ops.aten.fill.Scalar, (args[0], number)
             given = map_leaves(self._proxy_of, (args, kwargs))
             fn, sym = self._called(op, args, kwargs, output, grad=grad)
             made = self.emit(fn, *given, grad=grad, sym=copy if copy and sym is COPY else sym)
@@ -334,7 +333,7 @@ class Memory:
         if op is torch.ops.aten.bernoulli.p and output.stride() != args[0].stride():
             return bernoulli_in_order, BERNOULLI_IN_ORDER
         with unobserved(), torch.no_grad(), self.sizes.mode:
-            return readable(op, args, kwargs), own_symbol(op) if grad else None
+            return readable(op, args, kwargs), own_symbol(op, output) if grad else None
 
     def _proxy_of(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Generator):  # the only one of the line
@@ -362,7 +361,8 @@ class Memory:
     ) -> Any:
         """Adds the line of a call on values of the functional program; its output."""
         with unobserved(), without_autocast(), torch.set_grad_enabled(grad):
-            answer, output = self.sizes.ask(fn, args, kwargs, self.new)
+            ask = sym.asking(self.sizes.ask) if isinstance(sym, ComplexScatter) else self.sizes.ask
+            answer, output = ask(fn, args, kwargs, self.new)
         self.line(sym or symbol(fn), args, kwargs, output, answer, grad=grad)
         return output
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tracemill.compiler.errors import MutationError, TracemillError
+from tracemill.compiler.errors import MutationError, TracemillError, UninitialisedError
 from tracemill.compiler.names import Names
 from tracemill.compiler.pass_base import PassContext
 from tracemill.compiler.profiling import unprofiled
@@ -153,6 +153,9 @@ def _called(interpreter: Interpreter, context: PassContext, values: Sequence[Any
     """
     try:
         returned = context.call.form.call(values)
+    except UninitialisedError as error:
+        context.raised = error
+        raise
     except TracemillError:
         raise
     except Exception as error:

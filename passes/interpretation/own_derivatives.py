@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol, symbol
 
@@ -155,6 +156,47 @@ def _as_strided_scatter(
     return rest if tensor.requires_grad else None, of_part if part.requires_grad else None
 
 
+class ComplexScatter(Symbol):
+    """A part of a complex tensor replaced by other numbers: PyTorch has no derivative of that for complex numbers.
+
+    taking: the call that takes that part of a tensor.
+    """
+
+    def __init__(self, op: Callable[..., Any], taking: Callable[..., Any]) -> None:
+        self._taking = taking
+        super().__init__(str(symbol(op).name), impl=op, vjp=self._vjp)
+
+    def asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """`ask`, which says that gradients flow through where they do: PyTorch raises where it is asked."""
+
+        def ask_without_grad(fn: Any, args: Any, kwargs: Any, make: Any) -> Any:
+            with torch.no_grad():
+                answer, made = ask(fn, args, kwargs, make)
+            if not any(tensor.requires_grad for tensor in args[:2]):
+                return answer, made
+            meta = made.meta.replace(requires_grad=True, is_leaf=False)
+            spec = NewTensor(meta, answer.output.index, answer.output.storage, answer.output.offset)
+            followed = Answer(spec, answer.arity, body=answer.body, metas=answer.metas)
+            return followed, made.changed(made.name, meta=meta)
+
+        return ask_without_grad
+
+    def _vjp(
+        self, cotangents: Sequence[Any], output: Any, tensor: Any, part: Any, *where: Any
+    ) -> Any:
+        gradient = cotangents[0]
+        of_part = self._taking(gradient, *where)
+        rest = None
+        if tensor.requires_grad:
+            rest = self.impl(gradient, torch.zeros_like(of_part), *where)  # type: ignore[misc]
+        return rest, of_part if part.requires_grad else None
+
+
+_COMPLEX: dict[Any, Symbol] = {
+    _ATEN.slice_scatter.default: ComplexScatter(torch.slice_scatter, _ATEN.slice.Tensor),
+    _ATEN.select_scatter.default: ComplexScatter(torch.select_scatter, torch.select),
+}
+
 _OWN: dict[Any, Symbol] = {
     COPY.impl: COPY,
     **{
@@ -178,8 +220,10 @@ _OWN: dict[Any, Symbol] = {
 }
 
 
-def own_symbol(op: Any) -> Symbol | None:
-    """The symbol of an operation that only this knows how to differentiate."""
+def own_symbol(op: Any, output: Any) -> Symbol | None:
+    """The symbol of an operation, which gave `output`, that only this knows how to differentiate."""
+    if op in _COMPLEX and output.is_complex():
+        return _COMPLEX[op]
     if op in _OWN:
         return _OWN[op]
     return _drawing(op) if getattr(op, "overloadpacket", None) in _DRAWS else None

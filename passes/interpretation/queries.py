@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 
 from tracemill.compiler import prims
 from tracemill.compiler.errors import UnsupportedError
@@ -211,7 +213,38 @@ def _copied(recording: Recording, tensor: Any, memo: dict[int, Any]) -> Any:
     return recording.record(torch.clone, (tensor,), {})
 
 
+def _renormed(function: Any) -> Any:
+    """How an embedding is recorded: where `max_norm` makes it write to its weight, as that write and what comes after."""
+    bind = inspect.signature(function).bind
+
+    def recorded(recording: Recording, *args: Any, **kwargs: Any) -> Any:
+        call = bind(*args, **kwargs)
+        largest = call.arguments.pop("max_norm", None)
+        if largest is None:
+            return recording.record(function, args, kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        given["max_norm"] = None
+        weight, indices = given["weight"], given["input"]
+        if weight.dtype in (
+            torch.int32,
+            torch.int64,
+        ):  # of embedding_bag, where they may be swapped
+            weight, indices = indices, weight
+        with torch.no_grad():
+            recording.record(
+                torch.embedding_renorm_,
+                (weight, indices.contiguous(), largest, given["norm_type"]),
+                {},
+            )
+        return recording.record(function, call.args, call.kwargs)
+
+    return recorded
+
+
 HANDLED: dict[Any, Any] = {
+    F.embedding: _renormed(F.embedding),
+    F.embedding_bag: _renormed(F.embedding_bag),
     T.requires_grad_: _switch_grad,
     T.requires_grad.__set__: _set_grad,
     T.__deepcopy__: _copied,

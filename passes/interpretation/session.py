@@ -19,7 +19,7 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
-from tracemill.passes.interpretation import functions, module_hooks
+from tracemill.passes.interpretation import functions, module_hooks, torchscript
 from tracemill.passes.interpretation.functorch import Bypass
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.randomness import (
@@ -115,6 +115,7 @@ def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from NUMPY
     yield from functions.replaced()
     yield from module_hooks.replaced()
+    yield from torchscript.replaced()
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
 

@@ -68,10 +68,13 @@ def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def own_attributes(tensor: Any) -> list[str]:
     """The names of the attributes that the program gave to a stand-in."""
-    return [name for name in getattr(tensor, "__dict__", ()) if name not in _OURS]
+    return [
+        name for name in getattr(tensor, "__dict__", ()) if name not in _OURS and _SIZES not in name
+    ]
 
 
 _OURS = frozenset({"proxy", "_is_param", "_eager_class"})
+_SIZES = "s_capsule"  # where PyTorch keeps symbolic sizes and strides for its code in C++
 
 
 def _refuse_class(tensor: TracedTensor, cls: type) -> None:
