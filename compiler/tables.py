@@ -63,7 +63,8 @@ class Tables:
         empty: Sequence[Any] = (),
         found: Sequence[Any] = (),
     ) -> None:
-        self._facets = tuple(facets)
+        # One kind after the other: the processor then foresees what is next.
+        self._facets = tuple(sorted(facets, key=_kind))
         self._facts = [_fact(*each) for each in self._facets]
         lists = [value for value, facet in self._facets if facet is Facet.LIST]
         held = [*lists, *(_entries(*each) for each in self._facets)]
@@ -137,6 +138,10 @@ _ACCESSORS: dict[Facet, Any] = {
     Facet.KEYWORDS: GuardManager.func_kwdefaults_manager,
 }
 """Those of which Dynamo reads the attribute where it lies, for half of what a look-up of its name takes."""
+
+
+def _kind(facet: tuple[Any, Facet]) -> int:
+    return facet[1].value
 
 
 def _fact(value: Any, facet: Facet) -> Any:
