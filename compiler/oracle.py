@@ -1,12 +1,16 @@
 """The oracle: what does a call return, alias, mutate and consist of? PyTorch is asked once per signature.
 
-On a miss the real callable runs on fake tensors under a dispatch mode that logs each ATen operation; the answer is
-remembered under the call's key. What fakes cannot answer is asked with real zeros of the same metadata.
+On a miss the real callable runs under a dispatch mode that logs each ATen operation; the answer is remembered under the
+call's key. It runs on real zeros of the same metadata where these are few, for which a kernel takes less time than a
+fake's does, and on fake tensors where they are many or the answer depends on data. What fakes cannot answer is asked with
+zeros, however many.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import warnings
 from collections import OrderedDict, abc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -38,6 +42,9 @@ from tracemill.compiler.values import leaves, map_leaves
 
 REMEMBERED_SIGNATURES = 16_384
 """How many answers the oracle keeps; the oldest are forgotten first."""
+
+FEW_ELEMENTS = 2**16
+"""Elements of a call's tensors up to which it is asked with zeros first."""
 
 STORAGE_READERS = {
     torch.as_strided,
@@ -137,6 +144,10 @@ class Oracle:
         self.asked += 1
         if fn in _SHAPED_BY_DATA and len(tensors) > 1:
             raise internals.DynamicOutputShapeException(cast(Any, fn))
+        if is_pytorch(fn) and _are_few(tensors, (args, kwargs)):
+            answer = _of_few(fn, args, kwargs, tensors)
+            if answer is not None:
+                return answer
         try:
             with internals.quiet_fakes():
                 answer = _run(fn, args, kwargs, tensors, self.fake_mode)
@@ -150,6 +161,69 @@ class Oracle:
         if any(step.fn._schema.name.startswith(_QUANTISING) for step in answer.body):
             return _run(fn, args, kwargs, tensors, None)
         return answer
+
+
+def _are_few(tensors: Sequence[TensorProxy], given: Any) -> bool:
+    """Whether a call's tensors are so small that kernels answer sooner than fakes do; of one without, what it makes."""
+    if not tensors:
+        numbers = [leaf for leaf in leaves(given) if isinstance(leaf, int | float)]
+        return (
+            all(type(number) is int for number in numbers)
+            and math.prod(max(1, abs(number)) for number in numbers) <= FEW_ELEMENTS
+        )
+    metas = [tensor.meta for tensor in tensors]
+    return (
+        all(meta.device.type == "cpu" and meta.layout == torch.strided for meta in metas)
+        and sum(meta.numel for meta in metas) <= FEW_ELEMENTS
+    )
+
+
+def _of_few(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: list[TensorProxy],
+) -> Answer | None:
+    """The answer by real zeros; None where they do not tell: it depends on data, zeros are wrong for it, or warned of."""
+    try:
+        with _warned() as warned:
+            answer = _run(fn, args, kwargs, tensors, None)
+    except Exception:
+        return None
+    if warned:
+        return None
+    if any(_reads_data(step, answer.metas) for step in answer.body):
+        return None
+    if any(not isinstance(leaf, NewTensor | SameTensor) for leaf in leaves(answer.output)):
+        return None  # a number may be of the zeros
+    return answer
+
+
+_WARNINGS = threading.Lock()
+
+
+@contextmanager
+def _warned() -> abc.Generator[list[warnings.WarningMessage]]:
+    """The warnings of the block, which nobody sees and which do not count as given."""
+    always = torch.is_warn_always_enabled()
+    with _WARNINGS, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.set_warn_always(True)
+        try:
+            yield warned
+        finally:
+            torch.set_warn_always(always)
+
+
+_OF_DATA = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
+
+
+def _reads_data(step: BodyOperation, metas: Mapping[int, TensorMeta]) -> bool:
+    """Whether data say what an operation gives, or how much: indexing does so by masks alone."""
+    if step.fn is torch.ops.aten.index.Tensor:
+        indices = [metas[leaf.index] for leaf in leaves(step.args[1]) if type(leaf) is Ref]
+        return any(meta.dtype in (torch.bool, torch.uint8) for meta in indices)
+    return not _OF_DATA.isdisjoint(step.fn.tags)
 
 
 def _narrows(answer: Answer, tensors: Sequence[TensorProxy], given: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -12,6 +13,11 @@ import tracemill as tm
 from tracemill.compiler.answer import NewTensor, SameTensor
 from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.oracle import Oracle
+from tracemill.compiler.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from tracemill.compiler.values import map_leaves
 
 
 def proxy(*shape: int, **settings: Any) -> tm.TensorProxy:
@@ -118,6 +124,72 @@ def test_an_error_is_the_one_that_eager_raises_and_logs_nothing(
 def test_what_fakes_cannot_answer_is_asked_with_real_zeros() -> None:
     answer = ask(Oracle(), torch.tensor, [proxy(), proxy()])
     assert answer.output.meta is TensorMeta((2,))
+
+
+CALLS: list[tuple[Any, ...]] = [
+    (torch.Tensor.add, proxy(3, 4), proxy(4)),
+    (torch.Tensor.add_, proxy(3, 4), 1),
+    (torch.Tensor.t_, proxy(3, 4)),
+    (torch.Tensor.expand, proxy(3, 1), 3, 4),
+    (torch.Tensor.contiguous, proxy(3, 4)),
+    (torch.Tensor.contiguous, proxy(3, 4, stride=(1, 3))),
+    (torch.Tensor.reshape, proxy(3, 4, stride=(1, 3)), 12),
+    (torch.Tensor.__getitem__, proxy(4, 4), (slice(1, 3), 2)),
+    (torch.Tensor.__getitem__, proxy(4), (proxy(2, dtype=torch.int64),)),
+    (torch.chunk, proxy(4), 2),
+    (torch.diff, proxy(3, 4)),
+    (torch.sort, proxy(3, 4)),
+    (torch.linalg.qr, proxy(3, 4)),
+    (torch.linalg.inv, proxy(3, 3)),  # zeros have none
+    (torch.arange, 5),
+    (torch.zeros, (2, 3)),
+    (F.linear, proxy(2, 3), proxy(4, 3)),
+    (F.dropout, proxy(3, 4), 0.5, True),
+    (F.conv2d, proxy(1, 3, 8, 8), proxy(4, 3, 3, 3)),
+    (F.scaled_dot_product_attention, *(proxy(1, 2, 3, 4) for _ in range(3))),
+    (F.gelu, proxy(3, 4, requires_grad=True)),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0].__name__)
+def test_zeros_and_fakes_tell_the_same(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ask(Oracle(), *call)
+    monkeypatch.setattr("tracemill.compiler.oracle.FEW_ELEMENTS", -1)
+    assert told(few) == told(ask(Oracle(), *call))
+
+
+def told(answer: Any) -> Any:
+    def leaf(spec: Any) -> Any:
+        return [getattr(spec, name) for name in spec.__slots__]
+
+    body = [operation.fn for operation in answer.body]
+    output = map_leaves(leaf, answer.output)
+    return output, answer.mutated, answer.changed, answer.random, body
+
+
+MASK = proxy(4, dtype=torch.bool)
+OF_DATA: list[tuple[Any, ...]] = [
+    (torch.Tensor.__getitem__, proxy(4), (MASK,)),
+    (torch.Tensor.item, proxy()),
+    (torch.nonzero, proxy(4)),
+    (torch.unique, proxy(4)),
+    (torch.equal, proxy(4), proxy(4)),
+    (torch.masked_select, proxy(4), MASK),
+    (torch.bincount, proxy(4, dtype=torch.int64)),
+    (torch.repeat_interleave, proxy(4), proxy(4, dtype=torch.int64)),
+]
+
+
+@pytest.mark.parametrize("call", OF_DATA, ids=lambda call: call[0].__name__)
+def test_zeros_tell_nothing_where_the_answer_depends_on_data(call: Any) -> None:
+    with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+        ask(Oracle(), *call)
+
+
+def test_what_zeros_are_warned_of_nobody_hears() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ask(Oracle(), torch.std, proxy(1))
 
 
 def test_asking_leaves_no_trace_in_the_random_state() -> None:
