@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tracemill.compiler import prims
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.answer import Answer, NewTensor
 from tracemill.compiler.dispatch_keys import above_autograd
 from tracemill.compiler.errors import TracemillError, UnsupportedError
-from tracemill.compiler.meta import QUANTISED, Storage, TensorMeta
+from tracemill.compiler.meta import QUANTISED, Storage
 from tracemill.compiler.names import Names
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.profiling import profiled, unprofiled
@@ -34,7 +33,7 @@ from tracemill.passes.interpretation import (
     queries,
 )
 from tracemill.passes.interpretation.functorch import outlived, transformed
-from tracemill.passes.interpretation.kinds import PLAIN, refuse_other_kinds
+from tracemill.passes.interpretation.kinds import PLAIN
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import (
     TracedGenerator,
@@ -43,9 +42,8 @@ from tracemill.passes.interpretation.randomness import (
 )
 from tracemill.passes.interpretation.real import RealEnvironment, input_of
 from tracemill.passes.interpretation.stand_in import TracedTensor, refusing
+from tracemill.passes.interpretation.traced_tensors import TracedTensors
 from tracemill.passes.interpretation.view_rules import ViewRules
-
-_QUANTISED = frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 
 _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
 """What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
@@ -53,12 +51,10 @@ _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShape
 DEVICE_TAKERS = internals.device_constructors()
 
 
-class Interpreter(TracedGenerators, TorchFunctionMode):
+class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     """Records the torch calls of one run of a program.
 
     bound_symbols: the calls, on proxies with provisional names.
-    inputs: the input tensors' proxies.
-    lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
     around: PyTorch's settings around the program.
     unseen: the tensors that the program took by `.data`.
     casts: what autocast keeps in its cache: the cast of a parameter.
@@ -83,13 +79,7 @@ class Interpreter(TracedGenerators, TorchFunctionMode):
         self.differentiates: BoundSymbol | None = None
         self.region = 0
         self.regions = 0
-        self._below_autograd = False
         self.bound_symbols: list[BoundSymbol] = []
-        self.inputs: list[TensorProxy] = []
-        self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
-        self._storages: dict[int, Storage] = {}
-        self._stand_ins: dict[TensorProxy, TracedTensor] = {}
-        self._became: dict[TensorProxy, TensorProxy] = {}
         self._locator = locator
         self._real = RealEnvironment(
             self.bound_symbols,
@@ -100,81 +90,6 @@ class Interpreter(TracedGenerators, TorchFunctionMode):
         self._local_answers: dict[Any, Answer] = {}
         self._names = names
         self._view_rules = ViewRules()
-
-    # Tensors
-
-    def input(self, tensor: torch.Tensor, marks: Any = None) -> TracedTensor:
-        """The stand-in of an input tensor; `marks` say which of its sizes differ from call to call."""
-        stand_in = self.lift(tensor)
-        if stand_in.proxy not in self.inputs:
-            self.inputs.append(stand_in.proxy)
-        return stand_in
-
-    def mark(self, tensor: torch.Tensor, marks: Any) -> None:
-        """Says which sizes of a tensor inside of an argument differ from call to call, before it is met."""
-
-    def lift(self, tensor: torch.Tensor) -> TracedTensor:
-        """The stand-in of a real tensor; the same tensor has the same stand-in."""
-        if type(tensor) is TracedTensor:
-            return tensor
-        known = self.lifted.get(id(tensor))
-        if known is None:
-            refuse_other_kinds(tensor, self.at)
-            with internals.DisableTorchFunction():
-                proxy = self._input_proxy(tensor)
-            known = self.lifted[id(tensor)] = (proxy, tensor)
-            stand_in = self._stand_ins[proxy] = self._stand_in(proxy)
-            stand_in.take_after(tensor)
-            return stand_in
-        proxy = known[0]
-        while proxy in self._became:
-            proxy = self._became[proxy]
-        return self._stand_ins[proxy]
-
-    def _storage_of(self, tensor: torch.Tensor) -> Storage | None:
-        """The memory of a real tensor, one object for all that share it."""
-        if tensor.layout != torch.strided:
-            return None
-        memory = tensor.untyped_storage()
-        return self._storages.setdefault(memory._cdata, Storage(memory.nbytes()))
-
-    def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
-        """Makes the stand-in of `proxy` the stand-in of `other`."""
-        self._became[proxy] = other
-        stand_in = self._stand_ins[other] = self._stand_ins.pop(proxy)
-        with internals.DisableTorchFunction(), internals.no_user_modes():
-            if self._below_autograd:  # which holds it, and sets its graph
-                stand_in.lie_like(other)
-                return
-            made = TracedTensor(other)
-            if stand_in._is_param:
-                made.be_parameter()
-            torch.utils.swap_tensors(stand_in, made)
-
-    def require_grad(self, proxy: TensorProxy) -> None:
-        """Makes a tensor that requires no grad a leaf that does."""
-        meta = proxy.meta.replace(requires_grad=True, is_leaf=True)
-        made = proxy.changed(self.fresh_name(), meta=meta)
-        self.emit(prims.SAME, (proxy,), {}, made)
-        stand_in = self._stand_ins[made] = self._stand_ins.pop(proxy)
-        stand_in.proxy = self._became[proxy] = made
-        with internals.DisableTorchFunction():
-            stand_in.requires_grad_()
-
-    def current(self, storage: Storage) -> list[TensorProxy]:
-        """The proxies of the stand-ins that lie in a storage."""
-        return [proxy for proxy in self._stand_ins if proxy.storage is storage]
-
-    def _input_proxy(self, tensor: torch.Tensor) -> TensorProxy:
-        return TensorProxy(
-            self.fresh_name(),
-            meta=TensorMeta.of(tensor),
-            storage=self._storage_of(tensor),
-            storage_offset=int(tensor.storage_offset()) if tensor.layout == torch.strided else 0,
-        )
-
-    def _stand_in(self, proxy: TensorProxy) -> TracedTensor:
-        return TracedTensor(proxy)
 
     def surroundings(self) -> AbstractContextManager[Any]:
         """What the program runs in besides."""
@@ -360,19 +275,6 @@ class Interpreter(TracedGenerators, TorchFunctionMode):
         index = next(i for i, line in enumerate(self.bound_symbols) if line is bsym)
         self.bound_symbols[index : index + 1] = lines
         self._real.restart()
-
-    def stand_ins(self, output: Any) -> Any:
-        """An output with the stand-ins of its proxies."""
-
-        def leaf(value: Any) -> Any:
-            if not isinstance(value, TensorProxy):
-                return value
-            stand_in = self._stand_ins.get(value)
-            if stand_in is None:
-                stand_in = self._stand_ins[value] = self._stand_in(value)
-            return stand_in
-
-        return map_leaves(leaf, output)
 
     def release(self) -> list[weakref.ref[TracedTensor]]:
         """Lets go of the stand-ins; those that are alive afterwards, somebody else holds."""
