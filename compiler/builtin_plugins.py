@@ -12,6 +12,7 @@ from tracemill.executors.inductor.executor import InductorExecutor
 from tracemill.executors.inductor.tiered import TieredExecutor
 from tracemill.executors.nvfuser.library import HOW_TO_INSTALL
 from tracemill.executors.torch import TorchExecutor
+from tracemill.passes.autograd_split.freed import FreedResults
 from tracemill.passes.autograd_split.minimal_saving import MinimalSaving
 from tracemill.passes.autograd_split.output_views import OutputViews
 from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
@@ -45,6 +46,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         DeadCodeElimination(),
         CommonSubexpressions(),
         OutputViews(),
+        FreedResults(),
         Split(),
         MinimalSaving(),
         Rematerialisation(),

@@ -341,7 +341,7 @@ class ArrayCheck:
 
 def _listed(values: Mapping[Any, Any]) -> str:
     shown = [
-        f"{key} {_short(value)}"
+        f"{_short(key) if isinstance(key, torch.Tensor) else key} {_short(value)}"
         for key, value in values.items()
         if not (isinstance(value, dict) and str(key).startswith("_"))
     ]
@@ -354,6 +354,8 @@ def _short(value: Any) -> str:
         return text if len(text) < 40 else f"{text[:36]}..."
     if type(value) is OfClass:
         return f"a {value.kind.__name__}"
+    if isinstance(value, torch.Tensor):
+        value = TensorLike(value)
     return repr(value) if type(value) is TensorLike else f"a {type(value).__name__}"
 
 

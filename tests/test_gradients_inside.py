@@ -432,7 +432,6 @@ REFUSED: dict[str, Program] = {
     "made.made > 0.* on fakes": chosen,
     "PyTorch does not differentiate as recorded": once,
     "keeps inside": lambda x: grad(cast(torch.Tensor, Inside.apply(x * WEIGHT)).sum(), WEIGHT),
-    "backward .* compile the model or its loss": lambda x: (x * WEIGHT).sum().backward(),
 }
 
 

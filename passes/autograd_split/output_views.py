@@ -71,7 +71,7 @@ class OutputViews(ProgramPass):
         if not views:
             return program
         made = Trace("epilogue", [], [*copies, *views, *writes], result, no_grad=False)
-        made = made.replace(args=_needed(made))
+        made = made.replace(args=needed(made))
         return program.replace(
             computation=swept(computation.replace(output=(None, tuple(made.args)))), epilogue=made
         )
@@ -130,7 +130,7 @@ def _takes_views(bsym: BoundSymbol) -> bool:
     return kind == "argument" and read.isdisjoint(set(range(answer.arity)) - {position})
 
 
-def _needed(trace: Trace) -> list[Proxy]:
+def needed(trace: Trace) -> list[Proxy]:
     """What a trace reads and does not make, each once, in order."""
     made = {out for bsym in trace.bound_symbols for out in bsym.outputs} - {
         proxy for bsym in trace.bound_symbols for proxy in bsym.inputs if bsym.mutates

@@ -28,6 +28,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
 from tracemill.passes.interpretation import gradients_inside
 from tracemill.passes.interpretation.fetch import Fetched
+from tracemill.passes.interpretation.followed import followed
 from tracemill.passes.interpretation.functions import is_users
 from tracemill.passes.interpretation.granted import granted
 from tracemill.passes.interpretation.inputs import Inputs
@@ -104,6 +105,7 @@ class Acquire(ProgramPass):
         fetched, epilogue = state_lines(
             seen, interpreter, inputs, roots, (root, target), names, checked=checked
         )
+        result, epilogue = followed(interpreter, output.value, epilogue)
         if any(root in list(line.inputs) for line in fetched.lines):
             fetched.lines.insert(0, prims.unpack(root, target))
         _keep_constants(interpreter, fetched, output, names)
@@ -113,13 +115,12 @@ class Acquire(ProgramPass):
         arguments += [stand_in.proxy for stand_in, _ in interpreter.generators.values()]
         if symbolic:
             arguments += interpreter.sizes.named
-        result = output.value
         handed = {proxy for _, proxy in (*inputs.containers, *inputs.opaque, *output.found)}
         arguments += dict.fromkeys(proxy for proxy in proxies(result) if proxy in handed)
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}
             arguments += [proxy for proxy in epilogue.args if proxy not in {*made, *arguments}]
-            result = (output.value, tuple(epilogue.args))
+            result = (result, tuple(epilogue.args))
         refuse_outside(interpreter.bound_symbols, arguments, result)
         notes = (output.note,) if output.note else ()
         computation = Trace(

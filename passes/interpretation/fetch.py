@@ -109,6 +109,7 @@ class Fetcher:
         first, *others = places
         proxy._name = self._names.claim(first.hint)
         fetched.lines.extend(self._line(proxy, first))
+        self._emitted[first] = proxy
         for other in others:
             again = TensorProxy(self._names.claim(other.hint), meta=proxy.meta)
             fetched.lines.extend(self._line(again, other))

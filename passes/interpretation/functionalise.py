@@ -99,6 +99,7 @@ class Replay:
     def __init__(self, trace: Trace, written: set[Storage], overwrites: Overwrites) -> None:
         self._trace = trace
         self._written = written
+        self._given = {arg.storage for arg in trace.args if isinstance(arg, TensorProxy)}
         self._memory = memory = overwrites.memory
         self.views = RealViews(trace, memory)
         self._overwrites = overwrites
@@ -322,6 +323,9 @@ class Replay:
             raise NotFunctionalError(
                 f"{bsym.sym.name} gives new tensors besides, or is not PyTorch's"
             )
+        if write_back.takes_over(bsym, memory, self._given):
+            memory.put(*bsym.args[:2])
+            return
         memory.run(bsym)
         for base in bases:
             memory.settle(base)

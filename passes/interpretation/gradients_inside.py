@@ -21,7 +21,7 @@ through them again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -93,6 +93,20 @@ def recorded(
     **options: Any,
 ) -> Any:
     """Records what `torch.autograd.grad` does; its gradients. Raises what it raises in eager."""
+
+    def proxy(leaf: Any) -> Any:
+        return recording.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else leaf
+
+    tape = tape_of(recording, "torch.autograd.grad")
+    outs, ins, given = map_leaves(proxy, (outputs, inputs, grad_outputs))
+    if not all(isinstance(each, TensorProxy) for each in (*outs, *ins)):
+        raise refusal(recording, "is asked for the gradient of an edge of autograd's graph")
+    _refuse_ways_around(recording, tape, outs, ins)
+    return gradients(recording, outs, ins, given, options)
+
+
+def tape_of(recording: Recording, asking: str) -> Tape:
+    """The program on fakes; asking: what asks for gradients of it."""
     if recording.tape is None:
         recording.tape = Tape(
             recording.bound_symbols,
@@ -101,26 +115,35 @@ def recorded(
             recording.open_line,
             recording.unseen,
         )
+    recording.tape.asking = asking
+    return recording.tape
 
-    def proxy(leaf: Any) -> Any:
-        return recording.lift(leaf).proxy if isinstance(leaf, torch.Tensor) else leaf
 
-    outs, ins, given = map_leaves(proxy, (outputs, inputs, grad_outputs))
-    if not all(isinstance(each, TensorProxy) for each in (*outs, *ins)):
-        raise _refusal(recording, "is asked for the gradient of an edge of autograd's graph")
+def gradients(
+    recording: Recording,
+    outs: Sequence[TensorProxy],
+    ins: Sequence[TensorProxy],
+    given: Any,
+    options: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """Records how gradients come from some values to others; their stand-ins, None where there is none."""
+    tape = recording.tape
     given = _with_ones(recording, outs, given)
-    asked = set(ins)
-    wanted = [proxy for proxy, _ in recording.lifted.values() if proxy in asked]
-    recording.tape.gradients_of.update(wanted)
+    wanted = _inputs_among(recording, ins)
+    tape.gradients_of.update(wanted)
     _refuse_written_twins(recording)
     _refuse_hooks(recording, wanted)
-    _refuse_ways_around(recording, recording.tape, outs, wanted)
     try:
-        found = recording.tape.gradients(outs, ins, given, options)
+        found = tape.gradients(outs, ins, given, options)
         with without_autocast(), torch.set_grad_enabled(bool(options["create_graph"])):
-            return _Backward(recording, recording.tape).recorded(found)
+            return _Backward(recording, tape).recorded(found)
     except _NOT_TOLD as error:
-        raise _refusal(recording, f"cannot be told: {error}") from error
+        raise refusal(recording, f"cannot be told: {error}") from error
+
+
+def _inputs_among(recording: Recording, proxies: Iterable[TensorProxy]) -> list[TensorProxy]:
+    asked = set(proxies)
+    return [proxy for proxy, _ in recording.lifted.values() if proxy in asked]
 
 
 def _with_ones(recording: Recording, outs: Sequence[TensorProxy], given: Any) -> Any:
@@ -190,7 +213,7 @@ class _Backward:
     def _constant(self, tensor: torch.Tensor) -> Any:
         """The stand-in of a tensor that PyTorch made of the program's numbers."""
         if tensor.numel() > LARGEST_CONSTANT:
-            raise _refusal(self._recording, "reads a tensor that PyTorch made of many numbers")
+            raise refusal(self._recording, "reads a tensor that PyTorch made of many numbers")
         settings = {"dtype": tensor.dtype, "device": tensor.device}
         return self._recording.record(torch.tensor, (tensor.tolist(),), settings)
 
@@ -200,7 +223,7 @@ class _Backward:
         if fake.requires_grad and fake.is_leaf and not gradient.proxy.requires_grad:
             self._recording.require_grad(gradient.proxy)  # zeros for an input that was not used
         if not is_like(gradient.proxy, fake):
-            raise _refusal(
+            raise refusal(
                 self._recording,
                 f"gives a {gradient.proxy.type_string!r}, which PyTorch does not differentiate as recorded",
             )
@@ -219,19 +242,20 @@ def _refuse_written_twins(recording: Recording) -> None:
         if bsym.mutates and any(
             tensor.storage in shared for tensor in tensor_arguments(bsym.args, bsym.kwargs)
         ):
-            raise _refusal(recording, "follows a write to an input that shares memory with another")
+            raise refusal(recording, "follows a write to an input that shares memory with another")
 
 
 def _refuse_ways_around(
-    recording: Recording, tape: Tape, outs: Sequence[TensorProxy], wanted: Iterable[TensorProxy]
+    recording: Recording, tape: Tape, outs: Sequence[TensorProxy], ins: Iterable[TensorProxy]
 ) -> None:
     """Refuses gradients that may come to an input by another one, which was computed from it outside of the program."""
-    grown = [proxy for proxy, _ in recording.lifted.values() if _is_grown(proxy)]
+    grown = [proxy for proxy, _ in recording.lifted.values() if is_grown(proxy)]
+    wanted = _inputs_among(recording, ins) if grown else ()
     pairs = [other for one in wanted for other in grown if one is not other]
     nodes = tape.nodes(outs) if pairs else ()
     for other in pairs:
         if tape.model(other).grad_fn in nodes:
-            raise _refusal(
+            raise refusal(
                 recording,
                 f"is asked for the gradient of an input, which may also come by another one ({other.type_string}) that "
                 "was computed outside of the program; detach that one, or compute it inside",
@@ -242,7 +266,7 @@ def _refuse_hooks(recording: Recording, wanted: Iterable[TensorProxy]) -> None:
     """Refuses gradients of inputs that have hooks, which would be called with them."""
     asked = set(wanted)
     if not have_no_hooks(*(real for proxy, real in recording.lifted.values() if proxy in asked)):
-        raise _refusal(recording, "is asked for the gradient of a tensor that has hooks")
+        raise refusal(recording, "is asked for the gradient of a tensor that has hooks")
 
 
 def checks(tape: Tape | None, tensors: Sequence[TensorProxy]) -> Iterator[BoundSymbol]:
@@ -257,11 +281,12 @@ def checks(tape: Tape | None, tensors: Sequence[TensorProxy]) -> Iterator[BoundS
             yield check(subject, f"{{}}({', '.join('{}' for _ in about)})", ask, *about)
 
 
-def _is_grown(proxy: TensorProxy) -> bool:
+def is_grown(proxy: TensorProxy) -> bool:
+    """Whether a tensor is the result of something, so that gradients go on from it."""
     return proxy.requires_grad and not proxy.meta.is_leaf
 
 
-def _refusal(recording: Recording, reason: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"torch.autograd.grad inside the program{recording.at()} {reason}; {WAY_ROUND}"
-    )
+def refusal(recording: Recording, reason: str) -> UnsupportedError:
+    """The error for gradients that cannot be told."""
+    asking = recording.tape.asking
+    return UnsupportedError(f"{asking} inside the program{recording.at()} {reason}; {WAY_ROUND}")

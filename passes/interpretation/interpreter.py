@@ -28,11 +28,14 @@ from tracemill.passes.interpretation import (
     autocast,
     higher_order,
     in_place,
+    optimisers,
     overlapping_writes,
     paths,
     queries,
+    scalars,
 )
 from tracemill.passes.interpretation.functorch import outlived, transformed
+from tracemill.passes.interpretation.grads import Grads
 from tracemill.passes.interpretation.kinds import PLAIN
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import (
@@ -62,6 +65,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     refused: the first refusal that the program met; it may catch it, where eager would have gone on.
     handles: tells whether the program has come to code that goes on after errors. failed: what a call raised for its data.
     sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
+    grads: the `.grad` of tensors.
     differentiates: the line of the program that what is recorded now is part of the derivative of.
     """
 
@@ -76,6 +80,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self.handles: Callable[[], bool] = bool
         self.sizes: Any = Sizes()
         self.tape: Any = None
+        self.grads = Grads()
         self.differentiates: BoundSymbol | None = None
         self.region = 0
         self.regions = 0
@@ -166,6 +171,8 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Records a call that autograd has seen, and returns its outputs, as stand-ins that autograd has not."""
+        if fn in queries.SETTINGS:
+            return fn(*args, **kwargs)
         self._below_autograd = True
         try:
             with above_autograd():
@@ -178,6 +185,10 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         """Records a call on proxies, and returns what it returns, with proxies for tensors."""
         if fn in queries.VALUES:
             return self.value(fn, args, kwargs)
+        if fn in scalars.TAKING:
+            scaled = scalars.recorded(self, fn, args, kwargs)
+            if scaled is not None:
+                return scaled[0]
         answer, tensors = None, []
         try:
             answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
@@ -197,6 +208,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
 
     def value(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call that Python needs now."""
+        optimisers.refuse_values(self, fn.__name__)
         return self._paths.value(self, fn, args, kwargs)
 
     def shown(self, tensor: TracedTensor) -> str:
@@ -280,6 +292,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         """Lets go of the stand-ins; those that are alive afterwards, somebody else holds."""
         released = [weakref.ref(stand_in) for stand_in in self._stand_ins.values()]
         self._stand_ins.clear()
+        self.grads.clear()
         self.tape = None
         return released
 

@@ -24,6 +24,7 @@ from tracemill.passes.interpretation.classes import IDENTITIES, TYPE_ANSWERS
 from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS, StateCheck
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
 from tracemill.passes.interpretation.fetch import Fetched, Fetcher
+from tracemill.passes.interpretation.grad_state import GradState
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.messages import Message, kept
@@ -197,15 +198,16 @@ def state_lines(
     state = walk.run(roots, {key: by_proxy[proxy] for key, proxy in inputs.originals.items()})
     if seen.watch.compares and not inputs.hidden.isdisjoint(state.tensors):
         raise StandsElsewhere(frozenset(inputs.hidden & state.tensors.keys()))
+    grads = GradState(interpreter, state)
     state.checks.extend(_arguments_found(interpreter, state))
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))
     writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)
-    writes = [*writer.writes(seen.changes), *map(writer.message, seen.messages)]
+    writes = [*grads.writes(), *writer.writes(seen.changes), *map(writer.message, seen.messages)]
     refuse_shared(seen.returned, writer.stored)
     own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
     returned = {place_of(value, walk.places): proxy for value, proxy in seen.output.found}
-    fetcher = Fetcher(roots | handed, names, returned, checked=checked)
+    fetcher = Fetcher(roots | handed | grads.owners, names, returned, checked=checked)
     fetched = fetcher.fetch(own, state, places_of(writes))
     if not writes:
         return fetched, None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tracemill.compiler import prims
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
-from tracemill.passes.interpretation import gradients_inside
+from tracemill.passes.interpretation import backward, gradients_inside, grads, optimisers
 
 T: Any = torch.Tensor
 
@@ -94,8 +94,17 @@ METADATA = frozenset(
 )
 """Answered by the stand-in itself: PyTorch keeps a wrapper's sizes, strides, dtype and device."""
 
-SETTINGS = frozenset([set_grad_enabled])
-"""Change a setting of PyTorch; done at once, and seen in the ambient of the calls after it."""
+_PROFILER = [
+    getattr(torch.ops.profiler, f"_record_function_{name}") for name in ("enter_new", "exit")
+]
+SETTINGS = frozenset(
+    [
+        set_grad_enabled,
+        *_PROFILER,
+        *(getattr(packet, name) for packet in _PROFILER for name in packet.overloads()),
+    ]
+)
+"""Change a setting of PyTorch, seen in the ambient of the calls after it, or tell a profiler; done at once."""
 
 VALUES = frozenset(
     [
@@ -125,7 +134,6 @@ VALUES = frozenset(
 )
 """Need the tensor's data now."""
 
-_STEP = "compile the model or its loss, and leave backward and the optimiser's step to the caller"
 _HOOKS = "register it on what the program returns, or a full backward hook on a module"
 _RESIZED = "make a new tensor, and return it"
 _WRITTEN = "use copy_, or make a new tensor"
@@ -141,13 +149,8 @@ REFUSED: dict[Any, tuple[str, str]] = {
     T.set_: ("Tensor.set_", _WRITTEN),
     T.resize_: ("Tensor.resize_", _RESIZED),
     T.resize_as_: ("Tensor.resize_as_", _RESIZED),
-    T.backward: ("Tensor.backward inside the program", _STEP),
-    torch.autograd.backward: ("torch.autograd.backward inside the program", _STEP),
     T.register_hook: ("Tensor.register_hook", _HOOKS),
-    T.retain_grad: ("Tensor.retain_grad", "return the tensor, and call retain_grad on it there"),
     T.data.__set__: ("an assignment to Tensor.data", _WRITTEN),
-    T.grad.__get__: ("Tensor.grad", _STEP),
-    T.grad.__set__: ("an assignment to Tensor.grad", _STEP),
     T._version.__get__: ("a tensor's version counter", _MEMORY),
     T._base.__get__: ("a view's base", "ask is_leaf, or keep the base by a name of its own"),
 }
@@ -250,5 +253,8 @@ HANDLED: dict[Any, Any] = {
     T.__deepcopy__: _copied,
     T.data.__get__: _data,
     torch.autograd.grad: gradients_inside.recorded,
+    T.item: optimisers.item,
+    **grads.HANDLED,
+    **backward.HANDLED,
 }
 """Calls that are not recorded as they are; each with what is done."""

@@ -19,7 +19,7 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
-from tracemill.passes.interpretation import functions, module_hooks, torchscript
+from tracemill.passes.interpretation import functions, module_hooks, optimisers, torchscript
 from tracemill.passes.interpretation.functorch import Bypass
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.randomness import (
@@ -116,6 +116,7 @@ def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from functions.replaced()
     yield from module_hooks.replaced()
     yield from torchscript.replaced()
+    yield from optimisers.REPLACED
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
 

@@ -160,8 +160,16 @@ class TableWalk:
         for key in filter(counts_by_content_inside, wanted):
             self._later.append(Place(key, None, (), own_name(key)))
         self._known_by_identity(place, view.before)
-        for key, value in wanted.items():
-            self._later.append(place.child(value, entry_step(place.value, key), str(key)))
+        for index, (key, value) in enumerate(wanted.items()):
+            name = self._name_of(key, index)
+            self._later.append(place.child(value, entry_step(place.value, key), name))
+
+    def _name_of(self, key: Any, index: int) -> str:
+        """What people call an entry: by its key, that of a tensor by the place of this one."""
+        if not isinstance(key, torch.Tensor):
+            return str(key)
+        places = self.state.tensors.get(id(key))
+        return places[0].hint if places else str(index)
 
     def _items(self, place: Place, view: View) -> None:
         if isinstance(place.value, tuple) and place not in self._passed:

@@ -35,6 +35,12 @@ from tracemill.compiler.values import leaves, map_leaves
 from tracemill.passes.interpretation.tape_log import TapeLog
 
 _DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+ONCE: dict[str, Any] = {
+    **{"retain_graph": False, "create_graph": False, "allow_unused": False},
+    **{"is_grads_batched": False, "materialize_grads": False},
+}
+"""How `torch.autograd.grad` is asked where nothing is said."""
+
 WAY_ROUND = "take the gradient of what the program returns, or use torch.func.grad"
 
 
@@ -50,6 +56,7 @@ class Tape:
 
     lines: the program so far, growing. name: names new values. open_line: puts lines in the place of one.
     unseen: the tensors that the program took by `.data`. gradients_of: the inputs whose gradients it asked for.
+    asking: what asks for gradients now, for errors.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class Tape:
         self._runs_user_code = False
         self._lost: str | None = None
         self.gradients_of: set[TensorProxy] = set()
+        self.asking = "torch.autograd.grad"
 
     # Questions
 
@@ -104,6 +112,25 @@ class Tape:
         """The nodes of autograd's graph that the gradients of some values can come to."""
         self._advance()
         return set(nodes_of(map(self.model, outputs)))
+
+    def leaves(self, outputs: Sequence[TensorProxy]) -> list[TensorProxy]:
+        """The leaves that the gradients of some values come to."""
+        nodes = self.nodes(outputs)
+        found = {id(node.variable) for node in nodes if hasattr(node, "variable")}
+        found |= {id(self.model(out)) for out in outputs if out.requires_grad and out.meta.is_leaf}
+        by_model = {id(model): proxy for proxy, model in self._models.items()}  # the newest one
+        return [proxy for model, proxy in by_model.items() if model in found]
+
+    def is_freed(self, output: TensorProxy) -> bool:
+        """Whether the graph of a value is no longer there: a backward freed it."""
+        ends = self.leaves((output,))
+        model, options = self.model(output), {"retain_graph": True, "allow_unused": True}
+        try:
+            with self._watching(None):
+                asked([model], [*map(self.model, ends)], [torch.ones_like(model)], ONCE | options)
+        except RuntimeError as error:
+            return "second time" in str(error)
+        return False
 
     def model(self, proxy: TensorProxy) -> torch.Tensor:
         """The fake that stands for a value."""
@@ -217,7 +244,7 @@ class Tape:
 
     def _leave(self, bsym: BoundSymbol, outs: Sequence[TensorProxy], reason: str) -> None:
         """Lets gradients come no further than to what a line makes: there they raise."""
-        reason = _refusal(
+        reason = self._refusal(
             bsym, "its derivative is needed{}, and " + reason.replace("{", "{{").replace("}", "}}")
         )
         if bsym.mutates:
@@ -268,7 +295,9 @@ class Tape:
         bsym = inside.bsym
         if not self._can_be_opened(inside):
             raise UnsupportedError(
-                _refusal(bsym, "its derivative{} reads what it keeps inside, which only eager has")
+                self._refusal(
+                    bsym, "its derivative{} reads what it keeps inside, which only eager has"
+                )
             )
         for made in (ref.index for step in inside.steps for ref in step.outputs):
             if made not in self._body.given:  # a view that a backward took again
@@ -294,6 +323,12 @@ class Tape:
             ref.index not in self._body.given and self._log.tensor(ref).requires_grad
             for ref in written
         )
+
+    def _refusal(self, bsym: BoundSymbol, reason: str) -> str:
+        source = bsym.source
+        where = "" if source is None else f" at {source.file}:{source.line}: {source.text}"
+        asked = f" by {self.asking} inside the program"
+        return f"{bsym.sym.name}{where}: {reason.format(asked)}; {WAY_ROUND}"
 
 
 class _Inside(NamedTuple):
@@ -346,10 +381,3 @@ def _own_backward(bsym: BoundSymbol) -> str | None:
 
 def _plain(bsym: BoundSymbol) -> Any:
     return getattr(bsym.sym, "inner", bsym.sym).impl  # of a call under other settings
-
-
-def _refusal(bsym: BoundSymbol, reason: str) -> str:
-    source = bsym.source
-    where = "" if source is None else f" at {source.file}:{source.line}: {source.text}"
-    asked = " by torch.autograd.grad inside the program"
-    return f"{bsym.sym.name}{where}: {reason.format(asked)}; {WAY_ROUND}"

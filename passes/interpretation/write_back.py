@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
 
 from tracemill.compiler.answer import NewTensor, tensor_arguments
 from tracemill.compiler.errors import MutationError
+from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.oracle import ORACLE
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
@@ -84,6 +86,29 @@ class RealViews:
     def _current(self, tensor: TensorProxy) -> Any:
         memory = self._memory
         return memory.value(tensor) if tensor in memory else memory.renamed.get(tensor, tensor)
+
+
+def takes_over(bsym: BoundSymbol, memory: Memory, given: Set[Storage]) -> bool:
+    """Whether a line writes a value to an input as it is, which is not written to itself and lies in no input's memory.
+
+    given: the memory of inputs.
+    """
+    if bsym.sym.impl is not torch.Tensor.copy_ or memory.grad:
+        return False
+    tensor, value = bsym.args[:2]
+    base = memory.base(tensor)
+    return (
+        isinstance(value, TensorProxy)
+        and value not in memory
+        and value.storage not in given
+        and tensor is base.proxy
+        and tensor in base.inputs
+        and _plain(value) is _plain(tensor)
+    )
+
+
+def _plain(proxy: TensorProxy) -> TensorMeta:
+    return proxy.meta.replace(requires_grad=False, is_leaf=True)
 
 
 def finished(program: Program, memory: Memory, views: RealViews) -> Program:

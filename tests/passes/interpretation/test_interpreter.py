@@ -84,8 +84,6 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "a tensor's version counter": lambda x: x._version,
     "a view's base": lambda x: x._base,
     "Tensor.apply_": lambda x: x.apply_(abs),
-    "backward .* compile the model or its loss": lambda x: (x * WEIGHT).sum().backward(),
-    "retain_grad .* return the tensor": lambda x: (x * WEIGHT).retain_grad(),
     "grad_fn": lambda x: (x * WEIGHT).grad_fn,
 }
 
