@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import Any
 
+from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.calling import CallForm, P, signature_text
 from tracemill.compiler.codegen import define
 from tracemill.compiler.entry import Entry
@@ -68,7 +69,7 @@ def caller_of(state: Specialisations) -> Callable[..., Any]:
         "_IN_EAGER": object(),
     }
     text = _TEXT.format(parameters=parameters, passed=passed, args=args, kwargs=kwargs)
-    jitted: Any = define(Code(text, bound), "jitted")
+    jitted: Any = internals.left_to_python(define(Code(text, bound), "jitted"))
     jitted.__tracemill__ = state
     return jitted
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tracemill.compiler import services
+from tracemill.compiler import torch_internals as internals
 
 
 class JittedModule:
@@ -21,6 +22,7 @@ class JittedModule:
 
     __slots__ = ()
 
+    @internals.left_to_python
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._tracemill_caller(*args, **kwargs)
 

@@ -43,6 +43,9 @@ from torch.utils._mode_utils import no_dispatch
 # Checks type, dispatch keys, dtype, device, requires_grad, sizes and strides of many tensors in one C++ call.
 from torch._C._dynamo.guards import TensorGuards
 
+# What Dynamo does with the frames of a code object, and with those inside.
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
 # The version of a dictionary: a number that changes with every write to it.
 from torch._C._dynamo.guards import dict_version
 
@@ -201,11 +204,8 @@ hop_compiler: tuple[Any, str] = (
 
 # What fake tensors log before they raise, an error that the oracle catches, and what symbolic sizes log of each step.
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-for _name in (
-    "torch._subclasses.fake_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch.__trace",
-):
+_LOGGERS = "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.__trace"
+for _name in _LOGGERS:
     logging.getLogger(_name).addFilter(lambda _record: not _quiet.get())
 
 
@@ -247,6 +247,14 @@ def python_setting_readers() -> list[Any]:
     """The functions in Python that tell a flag which Python alone has."""
     found = [torch.backends.mha.get_fastpath_enabled]
     return [*found, torch.distributed.is_initialized] if torch.distributed.is_available() else found
+
+
+def left_to_python(function: Any) -> Any:
+    """The function, which Dynamo runs as it is, whatever it calls, where it compiles the code around."""
+    function._torchdynamo_disable = True
+    skip = _FrameAction.SKIP
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(skip, skip))
+    return function
 
 
 def inductor() -> Any:
@@ -361,6 +369,7 @@ __all__ = [
     "inductor",
     "is_functorch_wrapped",
     "is_key_excluded",
+    "left_to_python",
     "make_fx",
     "neg_view",
     "new_script_function",

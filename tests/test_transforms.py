@@ -245,3 +245,25 @@ def test_forward_ad_is_refused_where_gradients_are_recorded() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     with pytest.raises(tm.UnsupportedError, match="forward-mode AD reached a jitted function"):
         _on_duals(tm.jit(_wave), x, torch.ones(3, 4))
+
+
+class _Outer(torch.nn.Module):
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x + 1) * 2
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("wrap", [lambda jitted: jitted, _Outer])
+def test_torch_compile_runs_what_is_jitted_as_it_is(wrap: Callable[[Any], Any]) -> None:
+    """Dynamo looks neither into the call nor into what is compiled at it."""
+    linear = torch.nn.Linear(4, 4)
+    jitted = tm.jit(linear)
+    compiled = torch.compile(wrap(jitted), backend="eager")
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        assert torch.equal(compiled(x), wrap(linear)(x))
+    assert tm.cache_info(jitted) == (1, 1, 1)

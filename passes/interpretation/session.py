@@ -19,7 +19,13 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
-from tracemill.passes.interpretation import functions, module_hooks, optimisers, torchscript
+from tracemill.passes.interpretation import (
+    encoders,
+    functions,
+    module_hooks,
+    optimisers,
+    torchscript,
+)
 from tracemill.passes.interpretation.functorch import Bypass
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.randomness import (
@@ -117,6 +123,7 @@ def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from module_hooks.replaced()
     yield from torchscript.replaced()
     yield from optimisers.REPLACED
+    yield from encoders.replaced()
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
 
