@@ -199,7 +199,7 @@ def _of_few(
     return answer
 
 
-_WARNINGS = threading.Lock()
+_WARNINGS = threading.RLock()
 
 
 @contextmanager
