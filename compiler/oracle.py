@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections import OrderedDict, abc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -184,35 +183,16 @@ def _of_few(
     kwargs: Mapping[str, Any],
     tensors: list[TensorProxy],
 ) -> Answer | None:
-    """The answer by real zeros; None where they do not tell: it depends on data, zeros are wrong for it, or warned of."""
+    """The answer by real zeros; None where they do not tell: it depends on data, or zeros are wrong for it."""
     try:
-        with _warned() as warned:
-            answer = _run(fn, args, kwargs, tensors, None)
+        answer = _run(fn, args, kwargs, tensors, None)
     except Exception:
-        return None
-    if warned:
         return None
     if any(_reads_data(step, answer.metas) for step in answer.body):
         return None
     if any(not isinstance(leaf, NewTensor | SameTensor) for leaf in leaves(answer.output)):
         return None  # a number may be of the zeros
     return answer
-
-
-_WARNINGS = threading.RLock()
-
-
-@contextmanager
-def _warned() -> abc.Generator[list[warnings.WarningMessage]]:
-    """The warnings of the block, which nobody sees and which do not count as given."""
-    always = torch.is_warn_always_enabled()
-    with _WARNINGS, warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        torch.set_warn_always(True)
-        try:
-            yield warned
-        finally:
-            torch.set_warn_always(always)
 
 
 _OF_DATA = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -184,12 +183,6 @@ OF_DATA: list[tuple[Any, ...]] = [
 def test_zeros_tell_nothing_where_the_answer_depends_on_data(call: Any) -> None:
     with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
         ask(Oracle(), *call)
-
-
-def test_what_zeros_are_warned_of_nobody_hears() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ask(Oracle(), torch.std, proxy(1))
 
 
 def test_asking_leaves_no_trace_in_the_random_state() -> None:
