@@ -45,7 +45,9 @@ def are_leaves(*tensors: torch.Tensor) -> bool:
 
 def have_no_hooks(*tensors: torch.Tensor) -> bool:
     """Whether nobody changes the gradients that come to some tensors."""
-    return not any(tensor._backward_hooks for tensor in tensors)
+    return not any(
+        tensor._backward_hooks or tensor._post_accumulate_grad_hooks for tensor in tensors
+    )
 
 
 class TensorCheck:

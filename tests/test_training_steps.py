@@ -330,3 +330,129 @@ def test_an_optimiser_does_what_it_does_in_eager(name: str) -> None:
 
     tolerance = 1e-5 if name in ROUNDED else 0.0
     as_in_eager(optimised(make), with_state, calls=7, programs=programs, tolerance=tolerance)
+
+
+def careful(model: nn.Module) -> Program:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    OPTIMISERS[id(model)] = optimiser
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        for part, label in zip(x.split(3), y.split(3), strict=True):
+            scaler.scale(F.mse_loss(model(part), label) / 2).backward()
+        scaler.unscale_(optimiser)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimiser)
+        scaler.update()
+        optimiser.zero_grad(set_to_none=False)
+        return norm
+
+    return step
+
+
+def test_micro_batches_clipping_a_scaler_and_zeros() -> None:
+    as_in_eager(careful, with_state, calls=4, programs=2)
+
+
+def test_one_region_computes_forward_backward_and_update() -> None:
+    make = optimised(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    jitted = as_in_eager(make, with_state, programs=2, tolerance=1e-5, executors=["inductor"])
+    lines = [line.sym.name for line in tm.last_traces(jitted)[-1].bound_symbols]
+    assert any("inductor" in name for name in lines)
+
+
+def test_a_schedule_of_a_tensor_is_no_other_program() -> None:
+    model = network()
+    optimiser = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))  # type: ignore[arg-type]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+
+    @tm.jit
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimiser.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimiser.step()
+        return optimiser.param_groups[0]["lr"] * 2
+
+    for number, batch in enumerate(batches(4)):
+        assert step(*batch).item() == pytest.approx(0.2 * 0.5**number)
+        schedule.step()
+    assert tm.cache_info(step).misses == 2
+
+
+# Results
+
+
+def test_a_second_backward_of_the_result_raises_as_in_eager() -> None:
+    loss = tm.jit(plain_step(network()))(*batches(1)[0])
+    assert loss.requires_grad
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_a_graph_that_is_kept_goes_on_outside() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        made = (WEIGHT * x).exp().sum()
+        made.backward(retain_graph=True)
+        return made
+
+    found = []
+    for run in (program, tm.jit(program)):
+        WEIGHT.grad = None
+        run(torch.ones(3)).backward()
+        found.append(WEIGHT.grad)
+    assert torch.equal(*found)
+
+
+# Refusals
+
+
+def grown(x: torch.Tensor) -> None:
+    (x.exp() * WEIGHT).sum().backward()
+
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    made = WEIGHT * x
+    made.retain_grad()
+    made.sum().backward(retain_graph=True)
+    return made
+
+
+def searched(x: torch.Tensor) -> None:
+    def closure() -> torch.Tensor:
+        loss = (x * WEIGHT).sum()
+        loss.backward()
+        return loss
+
+    torch.optim.LBFGS([WEIGHT]).step(closure)  # type: ignore[arg-type]
+
+
+GROWN = torch.ones(3, requires_grad=True) * 1
+REFUSED: dict[str, tuple[Program, torch.Tensor]] = {
+    "computed outside of the program": (grown, GROWN),
+    "with the .grad that it gave": (kept, torch.ones(3)),
+    "goes by the values of tensors .__float__.": (searched, torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_told_is_refused_before_any_effect(message: str) -> None:
+    program, x = REFUSED[message]
+    with pytest.raises(tm.UnsupportedError, match=message):
+        tm.jit(program)(x)
+    assert WEIGHT.grad is None
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_parameters_are_refused_and_looked_for_at_each_call(kind: str) -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    @tm.jit
+    def program(x: torch.Tensor) -> None:
+        (x * weight).sum().backward()
+
+    program(torch.ones(3))
+    getattr(weight, kind)(lambda _: None)
+    weight.grad = None
+    with pytest.raises(tm.UnsupportedError, match="a tensor that has hooks"):
+        program(torch.ones(3))
+    assert weight.grad is None
