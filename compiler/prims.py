@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 
@@ -141,6 +143,14 @@ FAILURE = Failure("failure")
 DELETE = Delete("del")
 COMMENT = Comment("comment")
 SAME = Same("same", impl=lambda value: value)
+
+
+def as_tensor(number: float) -> torch.Tensor:
+    """A number of Python's as a tensor of one element and the same precision."""
+    return torch.tensor(number, dtype=torch.float64, device="cpu")
+
+
+AS_TENSOR = Symbol("as_tensor", impl=as_tensor)
 
 
 def unpack(output: Proxy, base: Any, *steps: Any) -> BoundSymbol:

@@ -361,22 +361,46 @@ def test_one_region_computes_forward_backward_and_update() -> None:
     assert any("inductor" in name for name in lines)
 
 
-def test_a_schedule_of_a_tensor_is_no_other_program() -> None:
-    model = network()
-    optimiser = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))  # type: ignore[arg-type]
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+def scheduled(model: nn.Module) -> Program:
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
+    OPTIMISERS[id(model)] = optimiser
 
-    @tm.jit
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimiser.zero_grad()
-        F.mse_loss(model(x), y).backward()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
         optimiser.step()
-        return optimiser.param_groups[0]["lr"] * 2
+        return loss
 
-    for number, batch in enumerate(batches(4)):
-        assert step(*batch).item() == pytest.approx(0.2 * 0.5**number)
-        schedule.step()
-    assert tm.cache_info(step).misses == 2
+    return step
+
+
+def scheduled_state(model: nn.Module) -> Any:
+    """The state after a step, and another learning rate for the next one."""
+    (group,) = OPTIMISERS[id(model)].param_groups
+    group["lr"] *= 0.9
+    return with_state(model), group["lr"]
+
+
+def test_a_schedule_makes_no_other_program() -> None:
+    jitted = as_in_eager(scheduled, scheduled_state, calls=5, programs=2)
+    assert "_lr_1 = as_tensor(" in tm.last_prologue_traces(jitted)[-1].text("minimal")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_rate_that_others_read_is_checked(own: bool) -> None:
+    optimiser = torch.optim.SGD([WEIGHT], lr=0.5)
+
+    @tm.jit
+    def step(x: torch.Tensor) -> Any:
+        WEIGHT.grad = x
+        optimiser.step()
+        groups = optimiser.param_groups if own else optimiser.state_dict()["param_groups"]
+        return x * groups[0]["lr" if own else "".join("lr")]
+
+    for rate in (0.5, 0.25):
+        optimiser.param_groups[0]["lr"] = rate
+        assert torch.equal(step(torch.ones(3)), torch.full((3,), rate))
 
 
 # Results
@@ -423,7 +447,7 @@ def searched(x: torch.Tensor) -> None:
         loss.backward()
         return loss
 
-    torch.optim.LBFGS([WEIGHT]).step(closure)  # type: ignore[arg-type]
+    torch.optim.LBFGS([WEIGHT]).step(closure)
 
 
 GROWN = torch.ones(3, requires_grad=True) * 1

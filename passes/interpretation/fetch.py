@@ -11,7 +11,7 @@ import torch
 from tracemill.compiler import prims
 from tracemill.compiler.guards import CHECK_PLACE, check
 from tracemill.compiler.names import Names
-from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
+from tracemill.compiler.proxy import AnyProxy, FloatProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.conditions import Named, Namespace, StateCheck
 from tracemill.passes.interpretation.places import Place, own_name
@@ -54,6 +54,7 @@ class Fetcher:
         self._bound: dict[int, Proxy] = {}
         self._objects: dict[Proxy, Any] = {}
         self._uses: dict[Place, int] = {}
+        self._numbers: set[int] = set()
 
     def fetch(
         self,
@@ -65,6 +66,7 @@ class Fetcher:
 
         wanted: places to be reached besides.
         """
+        self._numbers = state.numbers
         checks = state.checks if self._checked else []
         found = {id(tensor): state.tensors.get(id(tensor), []) for _, tensor in lifted}
         if not self._checked:
@@ -107,6 +109,12 @@ class Fetcher:
             fetched.lines.append(prims.unpack(proxy, tensor))
             return
         first, *others = places
+        if id(tensor) in self._numbers:
+            number = FloatProxy(self._names.claim(first.hint), value=tensor.item())
+            fetched.lines.extend(self._line(number, first))
+            proxy._name = self._names.claim(first.hint)
+            fetched.lines.append(prims.AS_TENSOR.bind(number, output=proxy))
+            return
         proxy._name = self._names.claim(first.hint)
         fetched.lines.extend(self._line(proxy, first))
         self._emitted[first] = proxy

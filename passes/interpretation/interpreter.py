@@ -65,7 +65,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     refused: the first refusal that the program met; it may catch it, where eager would have gone on.
     handles: tells whether the program has come to code that goes on after errors. failed: what a call raised for its data.
     sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
-    grads: the `.grad` of tensors.
+    grads: the `.grad` of tensors. rates: learning rates of optimisers, as tensors, with their groups, by these' ids.
     differentiates: the line of the program that what is recorded now is part of the derivative of.
     """
 
@@ -81,6 +81,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self.sizes: Any = Sizes()
         self.tape: Any = None
         self.grads = Grads()
+        self.rates: dict[int, tuple[dict[str, Any], torch.Tensor]] = {}
         self.differentiates: BoundSymbol | None = None
         self.region = 0
         self.regions = 0

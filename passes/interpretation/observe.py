@@ -32,6 +32,7 @@ from tracemill.passes.interpretation.outputs import Output, Returned
 from tracemill.passes.interpretation.passed import StandsElsewhere
 from tracemill.passes.interpretation.places import Place, place_of
 from tracemill.passes.interpretation.randomness import generators_of
+from tracemill.passes.interpretation.rates import Rates
 from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
 from tracemill.passes.interpretation.sharp_edges import SharpEdges
 from tracemill.passes.interpretation.snapshot import Snapshot
@@ -195,9 +196,12 @@ def state_lines(
     handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
     walk.places.update((id(place.value), place) for place in handed)
     by_proxy = {proxy: place for place, proxy in handed.items()}
+    rates = Rates(interpreter, seen.snapshot, seen.watch, seen.changes)
+    walk.rates |= rates.unchecked
     state = walk.run(roots, {key: by_proxy[proxy] for key, proxy in inputs.originals.items()})
     if seen.watch.compares and not inputs.hidden.isdisjoint(state.tensors):
         raise StandsElsewhere(frozenset(inputs.hidden & state.tensors.keys()))
+    rates.find(walk.places, state)
     grads = GradState(interpreter, state)
     state.checks.extend(_arguments_found(interpreter, state))
     state.checks.extend(seen.edges.checks())

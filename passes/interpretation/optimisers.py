@@ -1,6 +1,7 @@
 """Optimisers: the numbers that `torch.optim` computes from its state stay tensors of one element.
 
-A step count that were read as a Python number would be another at each call, and so would the program. Before, in Adam:
+A step count that were read as a Python number would be another at each call, and so would the program. So would a learning
+rate, which schedules change. Before, in Adam:
 
     step = step_t.item()
     bias_correction1 = 1 - beta1**step
@@ -23,6 +24,8 @@ from typing import Any, Protocol
 
 import torch
 
+from tracemill.compiler import prims
+from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.passes.interpretation.location import is_own
 from tracemill.passes.interpretation.replacement import standing_in
@@ -38,6 +41,12 @@ class Recording(Protocol):
     def record(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call, and returns what it returns, with stand-ins for tensors."""
         ...
+
+    def lift(self, tensor: torch.Tensor) -> Any:
+        """The stand-in of a tensor."""
+        ...
+
+    rates: dict[int, tuple[dict[str, Any], torch.Tensor]]
 
     def at(self) -> str:
         """The user's line, for errors."""
@@ -74,6 +83,29 @@ def refuse_values(recording: Recording, name: str) -> None:
         )
 
 
+def _scheduled(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands for an optimiser's function: it gets the learning rate of a group, if a float, as a tensor."""
+
+    def step(recording: Recording, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        group, rate = sys._getframe(2).f_locals.get("group"), kwargs.get("lr")
+        others = kwargs.get("foreach"), kwargs.get("fused"), kwargs.get("differentiable")
+        on_the_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+        if type(rate) is float and type(group) is dict and group.get("lr") is rate:
+            if not any(others) and (on_the_cpu or kwargs.get("foreach") is False):
+                kwargs["lr"] = _rate(recording, group, rate)
+        return original(parameters, *args, **kwargs)
+
+    return standing_in(original, step)
+
+
+def _rate(recording: Recording, group: dict[str, Any], rate: float) -> Any:
+    known = recording.rates.get(id(group))
+    if known is None:
+        with internals.DisableTorchFunction(), internals.no_user_modes():
+            known = recording.rates[id(group)] = (group, prims.as_tensor(rate))
+    return recording.lift(known[1])
+
+
 def _choosing(name: str) -> Callable[..., Any]:
     """What stands for `max` or `min` of numbers, some of them tensors, as Python has it for NaN too."""
     original = getattr(builtins, name)
@@ -90,7 +122,18 @@ def _choosing(name: str) -> Callable[..., Any]:
     return standing_in(original, chosen)
 
 
+_SCHEDULED = ("sgd", "adam", "adadelta", "adagrad", "adamax", "nadam", "radam", "rmsprop")
+"""The functions of the optimisers that look at the learning rate nowhere else."""
+
 REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    *(
+        (
+            sys.modules[f"torch.optim.{name}"],
+            name,
+            _scheduled(getattr(sys.modules[f"torch.optim.{name}"], name)),
+        )
+        for name in _SCHEDULED
+    ),
     *(
         (module, "_get_value", standing_in(module._get_value, _number))
         for module in _MODULES

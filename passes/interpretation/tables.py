@@ -48,16 +48,20 @@ class State:
     """What a walk found.
 
     checks: in the order of the walk. tensors: the places of each tensor, by its id. last: checks that need the tensors'
-    names.
+    names. numbers: the ids of tensors whose places hold a number.
     """
 
     checks: list[StateCheck] = field(default_factory=list)
     tensors: dict[int, list[Place]] = field(default_factory=dict)
     last: list[StateCheck] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
 
 
 class TableWalk:
-    """The part of the walk that knows each kind of table; see `state.Walk`."""
+    """The part of the walk that knows each kind of table; see `state.Walk`.
+
+    places: of objects, by their ids. rates: the ids of the optimisers' groups of which any learning rate will do.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class TableWalk:
         self._later: deque[Place] = deque()
         self._seen: dict[int, Place] = {}
         self.places: dict[int, Place] = {}
+        self.rates: set[int] = set()
         self._passed = Passed()
         self._tables = ModuleTables()
         self._functions = Functions()
@@ -113,6 +118,8 @@ class TableWalk:
     ) -> None:
         owner = table.parent if table.steps == (".__dict__",) else table
         expected = {key: self._held(value, owner) for key, value in wanted.items()}
+        if id(table.value) in self.rates:
+            expected["lr"] = OfClass(float)
         check = TableCheck(table.value, expected, watched)
         condition = AS_TRACED
         if isinstance(table.value, OrderedDict):  # whose order changes without its version
