@@ -36,7 +36,7 @@ class PassContext:
     raised: what the program itself raised while it was traced.
     handles: whether the program goes on after errors, which its torch calls may raise for what their tensors hold.
     runs_users_code: whether lines of the program are functions of the user's, whose effects no epilogue holds back.
-    printed: prints, each a line or more, what the program printed while it was traced.
+    printed: writes, each a part, what the program printed while it was traced.
     sizes: how PyTorch is asked about the program's tensors, whose sizes may differ from call to call.
     unseen: the tensors that the program took by `.data`, writes to which no version counter tells.
     fake_mode: the mode of the tensors without data that the program is compiled with; None where they have data.
@@ -53,7 +53,7 @@ class PassContext:
     raised: Exception | None = None
     handles: bool = False
     runs_users_code: bool = False
-    printed: list[Callable[[], None]] = field(default_factory=list)
+    printed: list[Callable[[], object]] = field(default_factory=list)
     sizes: Sizes = field(default_factory=Sizes)
     unseen: set[Any] = field(default_factory=set)
     fake_mode: Any = None

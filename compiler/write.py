@@ -29,13 +29,6 @@ def write(template: str, *values: Any) -> BoundSymbol:
     return WRITE.bind(template, *values, output=None)
 
 
-def instance(cls: type, attributes: dict[str, Any]) -> Any:
-    """An object of a Python class with these attributes, made without calling its constructor."""
-    made = bare(cls)
-    made.__dict__.update(attributes)
-    return made
-
-
 def bare(cls: type) -> Any:
     """An object of a class without attributes, made without calling what the class does for a new one."""
     makers = (base.__dict__.get("__new__") for base in cls.__mro__)
@@ -43,7 +36,18 @@ def bare(cls: type) -> Any:
     return make(cls)
 
 
-INSTANCE = Symbol("instance", impl=instance)
+class Make(Symbol):
+    """`layer = bare(Layer)`: makes an empty object.
+
+    Arguments: the expression with a `{}` for each value; the values.
+    """
+
+    def lines(self, bsym: BoundSymbol, writer: LineWriter) -> list[str]:
+        template, *values = bsym.args
+        return [f"{writer.target(bsym.output)} = {template.format(*map(writer.value, values))}"]
+
+
+MAKE = Make("make")
 
 
 class UnseenCopy(Symbol):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,16 +86,20 @@ def content(value: Any, seen: dict[int, int] | None = None) -> Any:
     seen = {} if seen is None else seen
     if isinstance(value, Tensor):
         return value.tolist(), value.dtype, value.requires_grad, _number(value, seen)
-    if isinstance(value, (tuple, list, deque)):
-        return type(value), _number(value, seen), [content(item, seen) for item in value]
-    if isinstance(value, dict):
-        items = [(key, content(item, seen)) for key, item in value.items()]
-        return type(value), _number(value, seen), items
-    if isinstance(value, (int, float, str, type(None), type)):
+    if isinstance(value, tuple):
+        return type(value), [content(item, seen) for item in value]
+    if isinstance(value, numpy.ndarray):
+        return value.tolist(), value.dtype, _number(value, seen)
+    if isinstance(value, (int, float, str, type(None), type, bytearray)):
         return type(value), value
     number = _number(value, seen)
     if number < len(seen) - 1:
         return number
+    if isinstance(value, (list, deque, set)):
+        return type(value), number, [content(item, seen) for item in value]
+    if isinstance(value, dict):
+        items = [(content(key, seen), content(item, seen)) for key, item in value.items()]
+        return type(value), number, items
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
     held = slots | getattr(value, "__dict__", {})

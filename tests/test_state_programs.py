@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import copy
 import dataclasses
 import enum
 import functools
 import random
+import sys
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -441,14 +443,76 @@ def an_error_and_then_none() -> Case:
     return program, nothing, [lambda called: called(numbers(), False)] * 2 + [failing]
 
 
+@case
+def arguments_of_the_process() -> Case:
+    def program(x: Tensor) -> Tensor:
+        return x * len(sys.argv) + ("a_module" in sys.modules) + sys.maxsize * 0
+
+    def added(called: Called) -> Any:
+        sys.argv.append("more")
+        try:
+            return called(numbers())
+        finally:
+            sys.argv.pop()
+
+    def replaced(called: Called) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["a"] * 5)
+            patch.setitem(sys.modules, "a_module", types.ModuleType("a_module"))
+            return called(numbers())
+
+    def plain(called: Called) -> Any:
+        return called(numbers())
+
+    return program, nothing, [plain, plain, added, plain, replaced, plain]
+
+
+@case
+def a_class_that_is_registered_later() -> Case:
+    class Base(abc.ABC):  # noqa: B024
+        pass
+
+    value = Double()
+
+    def registered(called: Called) -> Any:
+        Base.register(Double)
+        return called(numbers())
+
+    def program(x: Tensor) -> Tensor:
+        return x * (2 if isinstance(value, Base) else 3)
+
+    return program, nothing, [lambda called: called(numbers())] * 2 + [registered]
+
+
+@case
+def results_by_their_tensors() -> Case:
+    memory: dict[Any, Tensor] = {}
+    seen: set[Tensor] = set()
+    first, second = numbers(), numbers(2.0)
+
+    def program(x: Tensor) -> Tensor:
+        if x not in memory:
+            memory[x] = memory[x, 1] = x * 2
+        seen.add(x)
+        return memory[x] + memory[x, 1] * len(seen)
+
+    def look() -> Any:
+        return len(memory), list(memory.values()), first in memory, second in seen
+
+    calls = [lambda called, x=x: called(x) for x in (first, first, second, first, second, second)]
+    return program, look, calls
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_state_are_eagers(name: str) -> None:
+def test_values_and_state_are_eagers(name: str, cache: str) -> None:
     def followed(compiled: Callable[[Called], Called]) -> list[Any]:
         program, state, calls = CASES[name]()
         called = compiled(program)
         return [copy.deepcopy((call(called), state())) for call in calls]
 
-    want, got = followed(lambda program: program), followed(tm.jit)
+    want = followed(lambda program: program)
+    got = followed(functools.partial(tm.jit, cache=cache))
     assert _told(got) == _told(want)
 
 

@@ -116,6 +116,7 @@ class Acquire(ProgramPass):
         if symbolic:
             arguments += interpreter.sizes.named
         handed = {proxy for _, proxy in (*inputs.containers, *inputs.opaque, *output.found)}
+        handed |= {new.proxy for new in seen.made}
         arguments += dict.fromkeys(proxy for proxy in proxies(result) if proxy in handed)
         if epilogue is not None:
             made = {proxy for bsym in interpreter.bound_symbols for proxy in bsym.outputs}

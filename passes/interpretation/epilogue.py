@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tracemill.compiler import prims
@@ -11,10 +11,11 @@ from tracemill.compiler.proxy import AnyProxy, Proxy
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Trace
 from tracemill.compiler.values import leaves, proxies
-from tracemill.compiler.write import INSTANCE, write
+from tracemill.compiler.write import MAKE, write
 from tracemill.passes.interpretation.conditions import Named
+from tracemill.passes.interpretation.new_objects import NewObject
 from tracemill.passes.interpretation.places import Place, own_name
-from tracemill.passes.interpretation.writes import Instance, Write
+from tracemill.passes.interpretation.writes import Write
 
 
 def places_of(writes: Sequence[Write]) -> list[Place]:
@@ -33,10 +34,8 @@ def _places(value: Any) -> Iterator[Place]:
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """The leaves of a stored value; places, named objects and instances' attributes are leaves."""
-    if isinstance(value, Instance):
-        yield from leaves_of(value.attributes)
-    elif isinstance(value, (tuple, list)):
+    """The leaves of a stored value; places and named objects are leaves."""
+    if isinstance(value, (tuple, list)):
         for item in value:
             yield from leaves_of(item)
     elif isinstance(value, dict):
@@ -51,17 +50,25 @@ def leaves_of(value: Any) -> Iterator[Any]:
 class EpilogueBuilder:
     """Writes the lines on proxies.
 
-    reached: the proxies of places. bound: the objects that are named by the text itself, by their proxies.
+    reached: the proxies of places. bound: the objects that are named by the text itself, by their proxies. made: the new
+    objects that the epilogue makes.
     """
 
-    def __init__(self, reached: dict[Place, Proxy], bound: dict[Proxy, Any], names: Names) -> None:
+    def __init__(
+        self,
+        reached: dict[Place, Proxy],
+        bound: dict[Proxy, Any],
+        made: Iterable[NewObject],
+        names: Names,
+    ) -> None:
         self._reached = reached
         self._bound = bound
+        self._known: dict[int, Proxy] = {id(value): proxy for proxy, value in bound.items()}
+        self._made: dict[Proxy, NewObject] = {new.proxy: new for new in made}
         self._names = names
         self._lines: list[BoundSymbol] = []
         self._arguments: dict[Proxy, None] = {}
-        self._named: dict[int, Proxy] = {}
-        self._made: dict[int, Proxy] = {}
+        self._there: set[Proxy] = set()
 
     def build(self, writes: Sequence[Write]) -> Trace:
         """The epilogue's trace; its arguments are what the computation hands on."""
@@ -72,25 +79,18 @@ class EpilogueBuilder:
         return Trace("epilogue", list(self._arguments), self._lines, None, no_grad=False)
 
     def _proxy(self, proxy: Proxy) -> Proxy:
-        if proxy not in self._bound:
+        if proxy in self._made:
+            new = self._made.pop(proxy)
+            self._there.add(proxy)
+            self._lines.append(MAKE.bind(new.template, *map(self._value, new.values), output=proxy))
+        elif proxy not in self._bound and proxy not in self._there:
             self._arguments[proxy] = None
-        elif id(proxy) not in self._named:
-            self._named[id(proxy)] = proxy
+        elif proxy not in self._there:
+            self._there.add(proxy)
             self._lines.append(prims.unpack(proxy, self._bound[proxy]))
         return proxy
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, Instance):
-            known = self._made.get(id(value))
-            if known is not None:
-                return known
-            made = self._made[id(value)] = AnyProxy(
-                self._names.claim(value.cls.__name__.lower()), python_type=value.cls
-            )
-            cls = self._value(Named(value.cls))
-            attributes = {name: self._value(item) for name, item in value.attributes.items()}
-            self._lines.append(INSTANCE.bind(cls, attributes, output=made))
-            return made
         if isinstance(value, tuple) and hasattr(type(value), "_make"):
             kind: Any = type(value)
             return kind._make(map(self._value, value))
@@ -107,12 +107,12 @@ class EpilogueBuilder:
         return value
 
     def _name(self, value: Named) -> Proxy:
-        known = self._named.get(id(value.value))
+        known = self._known.get(id(value.value))
         if known is None:
             wanted = value.hint or own_name(value.value)
             if not isinstance(value.value, type):
                 wanted = wanted.lower()
             known = AnyProxy(self._names.claim(wanted), python_type=type(value.value))
-            self._named[id(value.value)] = known
-            self._lines.append(prims.unpack(known, value.value))
-        return known
+            self._known[id(value.value)] = known
+            self._bound[known] = value.value
+        return self._proxy(known)

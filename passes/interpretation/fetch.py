@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,9 @@ from tracemill.compiler.guards import CHECK_PLACE, check
 from tracemill.compiler.names import Names
 from tracemill.compiler.proxy import AnyProxy, FloatProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
+from tracemill.compiler.write import MAKE
 from tracemill.passes.interpretation.conditions import Named, Namespace, StateCheck
+from tracemill.passes.interpretation.new_objects import NewObject
 from tracemill.passes.interpretation.places import Place, own_name
 from tracemill.passes.interpretation.tables import State
 
@@ -99,6 +101,14 @@ class Fetcher:
     def bound(self) -> dict[Proxy, Any]:
         """The objects that the text names, by their proxies."""
         return self._objects
+
+    def made(self, objects: Iterable[NewObject]) -> list[BoundSymbol]:
+        """The lines that make new objects."""
+        lines: list[BoundSymbol] = []
+        for new in objects:
+            values = [self._named(value, lines) for value in new.values]
+            lines.append(MAKE.bind(new.template, *values, output=new.proxy))
+        return lines
 
     def _tensor(
         self, proxy: TensorProxy, tensor: torch.Tensor, places: list[Place], fetched: Fetched

@@ -1,11 +1,13 @@
-"""What function modes do not see: `torch.autograd.Function`, and the regions of `torch.utils.checkpoint`.
+"""What function modes do not see: `torch.autograd.Function`, the regions of `torch.utils.checkpoint`, and dispatch modes.
 
 A function with a backward of its own is one line, so that it keeps that backward. What is checkpointed is recorded like
-everything else; its lines know their region, whose values the backward computes again instead of keeping them.
+everything else; its lines know their region, whose values the backward computes again instead of keeping them. A dispatch
+mode of the program's would see nothing of what is recorded above it: it is refused.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import abc
 from collections.abc import Callable
@@ -16,11 +18,14 @@ import torch
 from torch.utils import checkpoint
 
 from tracemill.compiler import torch_internals as internals
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.oracle import is_pytorch
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import leaves
-from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.passes.interpretation.location import is_own
+from tracemill.passes.interpretation.stand_in import interpretation, refusal
 from tracemill.passes.interpretation.trial import Handed, as_given, effects_undone
+from tracemill.passes.interpretation.watch import is_watched
 
 _Function: Any = torch.autograd.Function
 _checkpoint: Any = checkpoint
@@ -107,6 +112,25 @@ def _recorded_region(recording: Any) -> abc.Iterator[None]:
         yield
 
 
+def _enter(self: Any) -> Any:
+    """Stands for `TorchDispatchMode.__enter__`."""
+    recording: Any = interpretation.get()
+    if recording is not None:
+        frame: Any = sys._getframe(1)
+        while not (is_own(frame.f_code.co_filename) or is_watched(frame.f_code.co_filename)):
+            frame = frame.f_back
+        if not is_own(frame.f_code.co_filename):
+            message = (
+                f"the program enters {type(self).__name__}, a mode that is told of every operation{recording.at()}, and no "
+                "compiled program would tell it; enter it around the call of the jitted function"
+            )
+            refusal(
+                UnsupportedError(message)
+            )  # raised at the end: what surrounds the mode is left again
+    return _ENTER(self)
+
+
+_ENTER: Any = internals.TorchDispatchMode.__enter__
 _generator = _checkpoint._checkpoint_without_reentrant_generator
 
 _decorated: Any = _checkpoint.checkpoint.__wrapped__
@@ -115,6 +139,7 @@ _decorated: Any = _checkpoint.checkpoint.__wrapped__
 def replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     """What stands where PyTorch looks for these while a program is interpreted."""
     yield internals.SingleLevelFunction, "apply", classmethod(_apply)
+    yield internals.TorchDispatchMode, "__enter__", _enter
     yield _checkpoint, "_checkpoint_without_reentrant_generator", _region
     if not hasattr(_decorated, "__dynamo_disable"):
         yield (

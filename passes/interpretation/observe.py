@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from types import CodeType, FrameType
 from typing import Any
 
@@ -28,6 +29,7 @@ from tracemill.passes.interpretation.grad_state import GradState
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.messages import Message, kept
+from tracemill.passes.interpretation.new_objects import NewObject, new_objects
 from tracemill.passes.interpretation.outputs import Output, Returned
 from tracemill.passes.interpretation.passed import StandsElsewhere
 from tracemill.passes.interpretation.places import Place, place_of
@@ -44,7 +46,6 @@ from tracemill.passes.interpretation.watch import Watch
 from tracemill.passes.interpretation.writes import (
     Changes,
     Writer,
-    refuse_shared,
     sole_names,
     unchecked,
 )
@@ -54,16 +55,16 @@ from tracemill.passes.interpretation.writes import (
 class Observed:
     """A run of the program on stand-ins.
 
-    returned: what it returned, as `output` says in proxies. changes: what it wrote, put back already. messages: the
-    warnings and log records that it gave.
+    output: what it returned, in proxies. changes: what it wrote, put back already. made: the new objects among that.
+    messages: the warnings and log records that it gave.
     """
 
-    returned: Any
     output: Output
     snapshot: Snapshot
     watch: Watch
     edges: SharpEdges
     changes: Changes
+    made: list[NewObject]
     messages: list[Message]
 
 
@@ -99,6 +100,7 @@ def observe(
         watch.asked_for(name)
         snapshot.asked_for(owner, name)
 
+    changes: Changes | None = None
     watch = Watch(enter, edges)
     interpreter.handles = watch.has_handlers
     try:
@@ -114,17 +116,20 @@ def observe(
             returned = _called(interpreter, context, values)
             with unprofiled():
                 refuse_set_attributes(interpreter)
+                changes = snapshot.changes()
+                made = new_objects(changes.values(), returned, snapshot.met)
+            given |= {id(new.value): new.proxy for new in made if new.is_returned}
             output = Returned(interpreter, given, snapshot.met).output(returned)
     finally:
         interpreter.handles = bool  # which holds what was watched no longer
-        changes = snapshot.changes()
+        changes = snapshot.changes() if changes is None else changes
         for view, changed in changes.items():
             view.put_back(changed)
         settings = edges.settings.put_back()
     refuse_changed_settings(settings)
     edges.report()
     context.handles = watch.handles
-    return Observed(returned, output, snapshot, watch, edges, changes, messages)
+    return Observed(output, snapshot, watch, edges, changes, made, messages)
 
 
 def _arguments_found(interpreter: Interpreter, state: State) -> Iterator[StateCheck]:
@@ -194,6 +199,7 @@ def state_lines(
     free = unchecked(seen.changes, usage, sole_names(seen.snapshot, seen.changes))
     walk = Walk(seen.snapshot, seen.watch, seen.changes, free, interpreter.lifted)
     handed = {Place(value, None, (), proxy.name): proxy for value, proxy in inputs.containers}
+    handed |= {new.place: new.proxy for new in seen.made}
     walk.places.update((id(place.value), place) for place in handed)
     by_proxy = {proxy: place for place, proxy in handed.items()}
     rates = Rates(interpreter, seen.snapshot, seen.watch, seen.changes)
@@ -207,13 +213,18 @@ def state_lines(
     state.checks.extend(seen.edges.checks())
     state.checks.extend(seen.edges.settings.checks(seen.watch.ran))
     writer = Writer(seen.snapshot, interpreter, walk.places, free, usage)
-    writes = [*grads.writes(), *writer.writes(seen.changes), *map(writer.message, seen.messages)]
-    refuse_shared(seen.returned, writer.stored)
+    fillings = chain.from_iterable(new.filling() for new in seen.made)
+    writes = [*grads.writes(), *writer.writes(fillings), *writer.writes(seen.changes.items())]
+    writes += map(writer.message, seen.messages)
     own = [pair for pair in interpreter.lifted.values() if pair[0] not in interpreter.inputs]
     returned = {place_of(value, walk.places): proxy for value, proxy in seen.output.found}
     fetcher = Fetcher(roots | handed | grads.owners, names, returned, checked=checked)
+    for new in seen.made:
+        new.proxy._name = names.claim(new.place.hint)
     fetched = fetcher.fetch(own, state, places_of(writes))
+    fetched.lines += fetcher.made(new for new in seen.made if new.is_returned)
     if not writes:
         return fetched, None
     bound = {**fetcher.bound(), target[0]: target[1]}
-    return fetched, EpilogueBuilder(fetched.reached, bound, names).build(writes)
+    later = (new for new in seen.made if not new.is_returned)
+    return fetched, EpilogueBuilder(fetched.reached, bound, later, names).build(writes)

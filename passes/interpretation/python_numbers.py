@@ -11,6 +11,7 @@ import operator
 import sys
 from collections import abc
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -60,10 +61,15 @@ def holds_symbolic(value: Any, seen: set[int] | None = None) -> bool:
     return any(holds_symbolic(item, seen) for item in getattr(value, "__dict__", {}).values())
 
 
+SPOKEN_FOR: set[CodeType] = set()
+"""Our own code that asks on the program's behalf, such as what stands for `print`."""
+
+
 def _asked_by_user() -> bool:
     if interpretation.get() is None:
         return False
-    return not is_library(sys._getframe(2).f_code.co_filename)
+    code = sys._getframe(2).f_code
+    return not is_library(code.co_filename) or code in SPOKEN_FOR
 
 
 _isinstance = builtins.isinstance
@@ -123,6 +129,7 @@ def _missing(self: Any, name: str) -> Any:
     return getattr(plain(self), name)
 
 
+SPOKEN_FOR.add(_is_instance.__code__)
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     *(
         (kind, name, _text(kind, name))

@@ -28,14 +28,15 @@ from tracemill.passes.interpretation import (
 )
 from tracemill.passes.interpretation.functorch import Bypass
 from tracemill.passes.interpretation.interpreter import Interpreter
+from tracemill.passes.interpretation.printing import PRINTING
 from tracemill.passes.interpretation.randomness import (
     STAND_INS,
     DefaultGenerator,
     make_generator,
 )
 from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.sharp_edges import NUMPY, PRINTING
-from tracemill.passes.interpretation.stand_in import interpretation
+from tracemill.passes.interpretation.sharp_edges import NUMPY
+from tracemill.passes.interpretation.stand_in import interpretation, under_way
 
 
 class _CompilingFlag:
@@ -201,6 +202,7 @@ def interpreting(
     did, and when a setting of PyTorch is left changed.
     """
     token = interpretation.set(interpreter)
+    under_way.add(interpreter)
     try:
         with ExitStack() as stack:
             stack.enter_context(_unchanged_random_state(generators))
@@ -212,3 +214,4 @@ def interpreting(
             yield
     finally:
         interpretation.reset(token)
+        under_way.discard(interpreter)

@@ -6,13 +6,13 @@ What such a call gave while the program was traced is a constant of the program;
 from __future__ import annotations
 
 import abc as abc_module
-import builtins
 import io
 import logging
 import os
 import pickle
 import random
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -31,13 +31,18 @@ from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
 from tracemill.compiler.symbol import Source
 from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.conditions import Named, StateCheck
+from tracemill.passes.interpretation.printing import STANDING_IN, paper, silent
+from tracemill.passes.interpretation.python_numbers import SPOKEN_FOR
 from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
-from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusal
+from tracemill.passes.interpretation.replacement import standing_in
+from tracemill.passes.interpretation.stand_in import TracedTensor, refusal
 from tracemill.passes.interpretation.watch import is_beneath, is_collecting, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
     print: "print",
+    sys.getrefcount: "sys.getrefcount",
+    sys.setrecursionlimit: "sys.setrecursionlimit",
+    sys.setswitchinterval: "sys.setswitchinterval",
     input: "input",
     open: "open",
     warnings.warn: "warnings.warn",
@@ -49,39 +54,13 @@ _FUNCTIONS: dict[Any, str] = {
             (time, "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time"),
             (time, "process_time_ns thread_time thread_time_ns localtime gmtime ctime asctime"),
             (time, "strftime clock_gettime sleep"),
-            (os, "urandom getpid getcwd times stat lstat listdir scandir open read write remove"),
+            (os, "urandom times stat lstat listdir scandir open read write remove chdir umask"),
             (os, "unlink rename mkdir rmdir system putenv unsetenv getloadavg"),
         )
         for name in names.split()
         if hasattr(module, name)  # Windows has fewer
     },
 }
-
-_PRINT: Any = print
-silent: ContextVar[bool] = ContextVar("silent", default=False)
-"""Whether what this thread prints at the moment is of a call that nobody made."""
-
-
-def _print_shown(*values: Any, **options: Any) -> None:
-    """Stands for `print` while a program is traced: tensors are printed with what they hold at that call.
-
-    What goes to the streams around the program is held back until it is compiled.
-    """
-    recording: Any = interpretation.get()
-    if silent.get():
-        return
-    values = tuple(recording.shown(v) if type(v) is TracedTensor else v for v in values)
-    edges, stream = _edges.get(), options.get("file") or sys.stdout
-    if edges is None or not any(stream is known for known in edges.streams):
-        return _PRINT(*values, **options)
-    text = io.StringIO()
-    _PRINT(*values, **{**options, "file": text})
-    edges.printed.append(lambda: _PRINT(text.getvalue(), end="", file=stream, flush=True))
-
-
-PRINTING = Replacement(lambda: [(builtins, "print", _print_shown)])
-"""`print` is stood in for."""
-
 
 _NUMPYS = [
     name
@@ -93,6 +72,17 @@ _NUMPYS = [
 
 _CLOCKS = ("now", "utcnow", "today")
 _STREAMS = ("write", "writelines", "read", "readline", "readlines")
+_TELLING = (
+    sys.getrecursionlimit,
+    sys.getswitchinterval,
+    threading.get_ident,
+    os.getpid,
+    os.getcwd,
+    os.cpu_count,
+)
+"""Functions that tell the same until somebody changes it, so that a check can ask them again."""
+
+_TOLD = frozenset(function.__name__ for function in _TELLING)
 _NAMES = frozenset(function.__name__ for function in _FUNCTIONS) | {
     *_CLOCKS,
     *_STREAMS,
@@ -103,6 +93,7 @@ _CODES: dict[CodeType, str] = {
     os._Environ.__delitem__.__code__: "os.environ",
     os._Environ.__iter__.__code__: "os.environ",
     uuid.uuid1.__code__: "uuid.uuid1",
+    threading.Thread.start.__code__: "threading.Thread.start",
 }
 _READ = os._Environ.__getitem__.__code__
 _SEED = random.Random.seed.__code__
@@ -143,7 +134,7 @@ def _drawing(name: str) -> tuple[Any, str, Callable[..., Any]]:
     return numpy.random, name, standing_in(original, met)
 
 
-_STANDING_IN = {_print_shown.__code__, standing_in(print, print).__code__}
+_STANDING_IN = {*STANDING_IN, *SPOKEN_FOR, standing_in(print, print).__code__}
 NUMPY: tuple[tuple[Any, str, Callable[..., Any]], ...] = tuple(map(_drawing, _NUMPYS))
 """What stands for numpy's functions while a program is traced."""
 
@@ -163,7 +154,7 @@ class SharpEdges:
     met: what to warn of. variables, settings: those of the environment and of PyTorch that were read, which checks can
     tell, as also: loggers: which loggers were asked whether they take a level. classes: the abstract classes that were
     asked about a class. subclasses: the classes that were asked for their subclasses, which do not live on for it.
-    printed: prints what the program printed to `streams`, those around it, in order.
+    told: functions that were asked, with what they told. printed: writes what the program printed, in order.
 
     Raises SharpEdgeError in the mode "error" before the call is made.
     """
@@ -176,8 +167,8 @@ class SharpEdges:
     loggers: dict[tuple[logging.Logger, int], None] = field(default_factory=dict)
     classes: dict[tuple[type, type], None] = field(default_factory=dict)
     subclasses: dict[type, list[Any]] = field(default_factory=dict)
-    printed: list[Callable[[], None]] = field(default_factory=list)
-    streams: tuple[Any, ...] = field(default_factory=lambda: (sys.stdout, sys.stderr))
+    told: dict[Callable[[], Any], Any] = field(default_factory=dict)
+    printed: list[Callable[[], object]] = field(default_factory=list)
 
     def c_call(self, function: Any, frame: FrameType) -> None:
         """A call of a function in C from `frame`."""
@@ -189,6 +180,9 @@ class SharpEdges:
                 asked_names.formatted(function.__self__)
         elif called == "__subclasses__":
             self._asked_subclasses(function.__self__, frame)
+        elif called in _TOLD and function in _TELLING:
+            if _users_frame(frame) is not None:
+                self.told[function] = function()
         elif called in _NAMES and self.mode != "allow":
             name = _name_of(function)
             if name:
@@ -229,11 +223,20 @@ class SharpEdges:
     @contextmanager
     def watching(self) -> abc.Generator[None]:
         """In the block, functions that profile hooks are not told of tell this."""
-        token = _edges.set(self)
+        token, papers = _edges.set(self), paper.set(self)
         try:
             yield
         finally:
             _edges.reset(token)
+            paper.reset(papers)
+
+    def written(self, name: str, frame: FrameType) -> bool:
+        """Whether a function of that name that `frame` calls writes for the program."""
+        if _users_frame(frame) is None:
+            return False
+        if self.mode != "allow":
+            self._meet(name, frame)
+        return True
 
     def _meet(self, name: str, frame: FrameType | None) -> None:
         frame = _users_frame(frame)
@@ -266,6 +269,14 @@ class SharpEdges:
             values = (Named(issubclass), Named(kind), Named(cls), issubclass(kind, cls))
             subject = f"whether {kind.__name__} is a {cls.__name__}"
             found.append(StateCheck(subject, None, "{1}({2}, {3}) is {4}", values))
+        for function, answer in self.told.items():
+            if function() != answer:  # the program set it, which is a sharp edge
+                continue
+            subject, values = (
+                f"{function.__module__}.{function.__name__}",
+                (Named(function), answer),
+            )
+            found.append(StateCheck(subject, None, "{1}() == {2}", values))
         for cls, known in self.subclasses.items():
             values = (Named(weakref.ref, "ref"), Named(cls), Named(known, "subclasses_as_traced"))
             condition = "list(map({1}, {2}.__subclasses__())) == {3}"

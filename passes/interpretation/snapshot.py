@@ -70,7 +70,7 @@ _ATOMS = (
 )  # fmt: skip
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
-_WRITTEN_OFTEN = ("sys", "warnings")
+_WRITTEN_OFTEN = ("warnings",)
 """Modules in which Python itself keeps what it is at; a check of them would not last."""
 
 _LIMIT = 1_000_000

@@ -39,9 +39,17 @@ class Recording(Protocol):
         """The user's line that runs, for errors."""
         ...
 
+    def current(self, storage: Any) -> list[TensorProxy]:
+        """The proxies of the stand-ins that lie in a storage."""
+        ...
+
 
 interpretation: ContextVar[Recording | None] = ContextVar("interpretation", default=None)
 """The interpretation that is under way in this thread."""
+
+
+under_way: set[Recording] = set()
+"""The interpretations of all threads."""
 
 
 def refusal(error: TracemillError) -> TracemillError:
@@ -146,11 +154,7 @@ class TracedTensor(torch.Tensor):
         """Reached by what function modes do not see: C++ code, functorch, TorchScript."""
         recording = interpretation.get()
         if recording is None:
-            names = [arg.proxy.name for arg in args if isinstance(arg, TracedTensor)]
-            raise LeakedValueError(
-                f"{func} was called on {', '.join(names) or 'a value'} of a finished trace: the traced "
-                "program stored it outside (in an attribute, a global or a list); return it instead"
-            )
+            raise _without_recording(func, [arg.proxy for arg in args if isinstance(arg, cls)])
         with DisableTorchFunction():
             return recording.record_below_autograd(func, args, kwargs or {})
 
@@ -168,3 +172,20 @@ class TracedTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise LeakedValueError(f"{self!r} has no data and cannot be pickled")
+
+
+def _without_recording(func: Any, proxies: Sequence[TensorProxy]) -> TracemillError:
+    """The error for a call on stand-ins in a thread that interprets nothing."""
+    names = ", ".join(proxy.name for proxy in proxies) or "a value"
+    for recording in tuple(under_way):
+        if any(proxy in recording.current(proxy.storage) for proxy in proxies):
+            error = UnsupportedError(
+                f"{func} is called on {names} by a thread that the program starts, whose calls tracemill does not see; start "
+                "threads outside of the jitted function"
+            )
+            recording.refused = recording.refused or error
+            return error
+    return LeakedValueError(
+        f"{func} was called on {names} of a finished trace: the traced program stored it outside (in an attribute, a "
+        "global or a list); return it instead"
+    )

@@ -83,11 +83,8 @@ class Walk(TableWalk):
         self._walk()
         for view in self._snapshot.libraries.values():
             self._library(view)
-        imported = {name: sys.modules.get(name) for name in sorted(self._snapshot.imported)}
-        if imported:
-            modules = Place(sys.modules, None, (), "sys_modules")
-            wanted = {name: module for name, module in imported.items() if module is not None}
-            self._table("modules that the program imports", modules, wanted, frozenset())
+        self._walk()
+        self._imported(self._snapshot.imported, frozenset())
         if self._tables.modules:
             self._later.extend(
                 Place(hooks, None, (), name) for name, hooks in GLOBAL_HOOKS.items() if hooks
@@ -204,6 +201,17 @@ class Walk(TableWalk):
             table = place.child(module.__dict__, (".__dict__",), "names")
             absent = self._names.difference(module.__dict__, changed)
             self._table(f"{module.__name__}: names that the program uses", table, wanted, absent)
+            lists = [name for name, value in wanted.items() if type(value) is list]
+            self._later.extend(place.child(wanted[name], (f".{name}",), name) for name in lists)
+            if wanted.get("modules") is sys.modules:
+                self._imported(self._names & sys.modules.keys(), self._names)
+
+    def _imported(self, names: Iterable[str], watched: frozenset[str]) -> None:
+        """The check that modules are those that were imported."""
+        imported = {name: sys.modules[name] for name in sorted(names) if name in sys.modules}
+        if imported or watched:
+            modules = Place(sys.modules, None, (), "sys_modules")
+            self._table("modules that the program imports", modules, imported, watched)
 
     def _type_of(self, place: Place, value: Any) -> None:
         for index, cls in enumerate(type(value).__mro__[:-1]):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 
 from tracemill.compiler.profiling import unprofiled
-from tracemill.passes.interpretation.sharp_edges import PRINTING, silent
+from tracemill.passes.interpretation.printing import PRINTING, silent
 from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.watch import Watch
 

@@ -32,7 +32,9 @@ class Usage:
     def reads(self, name: str) -> bool:
         """Whether the old value of an attribute or variable may have been read: also where code unseen wrote it."""
         return (
-            self._is_hidden(name) or not self._stores(name) or any(True for _ in self._loads(name))
+            self._is_hidden(name)
+            or not self._stores(name)
+            or any(not _is_set_first(code, name) for code in self._codes_loading(name))
         )
 
     def only_counts(self, name: str) -> bool:
@@ -75,6 +77,13 @@ class Usage:
                     if instruction.argval == name and _is_load(instruction):
                         yield instructions, position
 
+    def _codes_loading(self, name: str) -> Iterator[list[dis.Instruction]]:
+        found = None
+        for instructions, _ in self._loads(name):
+            if instructions is not found:
+                found = instructions
+                yield instructions
+
     def _of(self, code: CodeType) -> list[dis.Instruction]:
         known = self._instructions.get(id(code))
         if known is None:
@@ -86,6 +95,48 @@ def _is_load(instruction: dis.Instruction) -> bool:
     """Whether an instruction reads the name: not `LOAD_CLOSURE`, which hands a variable to an inner function."""
     name = instruction.opname
     return name.startswith("LOAD_") and name not in ("LOAD_CLOSURE", "LOAD_CONST", "LOAD_FAST")
+
+
+def _is_set_first(code: list[dis.Instruction], name: str) -> bool:
+    """Whether code sets a name before it reads it, of the same variable's object: `x.name = ...; use(x.name)`."""
+    about = [
+        position
+        for position, instruction in enumerate(code)
+        if instruction.argval == name and (_is_load(instruction) or instruction.opname in _STORES)
+    ]
+    first = code[about[0]]
+    before = code[: about[0]]
+    if not first.opname.startswith("STORE_") or any(map(_branches, before)):
+        return False
+    if first.opname != "STORE_ATTR":
+        return True
+    owners = {_owner(code, position) for position in about}
+    (owner,) = owners if len(owners) == 1 else (None,)
+    return owner is not None and not any(
+        instruction.opname.startswith("STORE_FAST") and owner in _names_of(instruction)
+        for instruction in code[about[0] :]
+    )
+
+
+def _names_of(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The local variables that an instruction is about; some are about two."""
+    value = instruction.argval
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _branches(instruction: dis.Instruction) -> bool:
+    """Whether code goes on elsewhere than at the next line, or comes from elsewhere."""
+    jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+    return jumps or instruction.is_jump_target
+
+
+def _owner(code: list[dis.Instruction], position: int) -> str | None:
+    """The local variable whose object's attribute an instruction is about."""
+    position -= 1
+    while code[position].opname == "CACHE":
+        position -= 1
+    loads = code[position].opname.startswith("LOAD_FAST")
+    return _names_of(code[position])[-1] if loads else None
 
 
 def _is_count(code: list[dis.Instruction], position: int, name: str) -> bool:

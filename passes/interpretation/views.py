@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import pickle
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import repeat
@@ -239,7 +240,8 @@ class LibraryNames(Names):
         names = set(names)
         there = self.owner.keys() & names
         found = super().mention(names - {n for n in there if is_replaced(self.module, n)})
-        return [value for value in found if isinstance(value, ModuleType)]
+        kinds = (ModuleType, list) if self.module is sys else ModuleType  # sys.argv is the user's
+        return [value for value in found if isinstance(value, kinds)]
 
     def changes(self) -> dict[Any, Any]:
         found = super().changes()

@@ -12,8 +12,8 @@ the old one the prologue checks the old value, other than where the program only
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -49,14 +49,6 @@ class Write:
     template: str
     owner: Place
     values: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Instance:
-    """An object that the program made and stored: its class and attributes, from which each call makes another."""
-
-    cls: type
-    attributes: dict[str, Any]
 
 
 def appended(view: View) -> list[Any] | None:
@@ -120,7 +112,7 @@ class Writer:
     """Turns changes into lines of the epilogue.
 
     places: where the objects that the program found are, by id. free: the changes whose old values are not checked.
-    usage: what the executed code does with names. stored: the ids of the new lists, dicts and objects that are stored.
+    usage: what the executed code does with names.
     """
 
     snapshot: Snapshot
@@ -128,12 +120,10 @@ class Writer:
     places: Mapping[int, Place]
     free: Changes
     usage: Usage
-    stored: set[int] = field(default_factory=set)
-    _instances: dict[int, Instance] = field(default_factory=dict)
 
-    def writes(self, changes: Changes) -> Iterator[Write]:
-        """The lines, in the order in which the state was met."""
-        for view, changed in changes.items():
+    def writes(self, changes: Iterable[tuple[View, dict[Any, Any]]]) -> Iterator[Write]:
+        """The lines, in the order of the changes."""
+        for view, changed in changes:
             yield from _LINES[type(view)](self, view, changed)
 
     def _owner(self, view: View) -> Place:
@@ -145,7 +135,7 @@ class Writer:
         owner = Place(function, None, (), function.__name__)
         values = [
             self.value(arg, "a log record's argument")
-            if _is_literal(arg) or type(arg) is tuple
+            if is_literal(arg) or type(arg) is tuple
             else Named(arg)
             for arg in args
         ]
@@ -165,7 +155,7 @@ class Writer:
         if known is not None and not is_atom(value):
             return known
         if is_atom(value) or id(value) in self.snapshot.met or isinstance(value, type):
-            return Named(value) if not _is_literal(value) else value
+            return Named(value) if not is_literal(value) else value
         if type(value) is tuple:
             return tuple(self.value(item, where) for item in value)
         if isinstance(value, tuple) and hasattr(type(value), "_make"):
@@ -183,22 +173,13 @@ class Writer:
         return place is not None and not (place.hint and counts_by_content(place.value))
 
     def _made(self, value: Any, where: str) -> Any:
-        """A list, dict, set or object that the program made; an object that is stored twice is made once."""
-        if id(value) in self._instances:
-            return self._instances[id(value)]
-        if id(value) in self.stored:
-            raise MutationError(f"one new {type(value).__name__} is stored twice, once as {where}")
-        self.stored.add(id(value))
+        """A list, dict or set that the program made and that stands nowhere else."""
         if type(value) is list:
             return [self.value(item, where) for item in value]
-        if type(value) is dict and all(type(key) in (str, int, bool, float) for key in value):
+        if type(value) is dict and all(map(is_literal, value)):
             return {key: self.value(item, where) for key, item in value.items()}
-        if type(value) in (set, frozenset) and all(map(_is_literal, value)):
+        if type(value) in (set, frozenset) and all(map(is_literal, value)):
             return value
-        if counts_by_content(value) and not views.slots_of(type(value)):
-            attributes = {k: self.value(v, f"{where}.{k}") for k, v in value.__dict__.items()}
-            made = self._instances[id(value)] = Instance(type(value), attributes)
-            return made
         raise MutationError(
             f"the program stores a new {type(value).__name__} as {where}, which cannot be made anew at each call; "
             "make it before the jitted function runs"
@@ -258,27 +239,33 @@ class Writer:
             elif set_item:
                 yield Write("{0}[{1}] = {2}", owner, (named, self.value(value, where)))
             else:
-                line = "dict.__setitem__({0}, {1}, {2})"
-                yield Write(line, owner, (named, self.value(value, where)))
+                base = OrderedDict if isinstance(view.owner, OrderedDict) else dict
+                values = named, self.value(value, where), Named(base)
+                yield Write("{3}.__setitem__({0}, {1}, {2})", owner, values)
 
     def _key(self, key: Any) -> Any:
-        """A key as the epilogue writes it: an object of the call by its place."""
-        known = self.places.get(id(key))
-        if known is not None and not is_atom(key):
-            return known
-        return key if _is_literal(key) else Named(key)
+        """A key as the epilogue writes it: an object of the call by its place, a tensor of the call by its name."""
+        if isinstance(key, torch.Tensor) or id(key) in self.places or isinstance(key, tuple):
+            return self.value(key, "a key")
+        return key if is_literal(key) else Named(key)
 
     def _items(self, view: View, _changed: dict[Any, Any]) -> Iterator[Write]:
         owner, new = self._owner(view), appended(view)
         if new is None:
             yield Write("{0}.clear()", owner)
             new = list(view.after.values())
+        own = type(view.owner).append not in (list.append, deque.append)
         for value in new:
-            yield Write("{0}.append({1})", owner, (self.value(value, f"an item of {owner.hint}"),))
+            stored = self.value(value, f"an item of {owner.hint}")
+            if own:
+                yield Write("{2}.append({0}, {1})", owner, (stored, Named(list)))
+            else:
+                yield Write("{0}.append({1})", owner, (stored,))
 
     def _members(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
         owner = self._owner(view)
-        yield Write("{0}.clear()", owner)
+        if view.before:
+            yield Write("{0}.clear()", owner)
         for value in changed.values():
             yield Write("{0}.add({1})", owner, (self.value(value, f"a member of {owner.hint}"),))
 
@@ -294,9 +281,13 @@ class Writer:
         yield Write("{1}({0}, {2})", self._owner(view), stored)
 
     def _slots(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
-        owner = self._owner(view)
+        owner, plain = self._owner(view), type(view.owner).__setattr__ is object.__setattr__
         for key, value in changed.items():
-            yield self._assignment(view, owner, f"{{0}}.{key}", key, value)
+            if plain or value is ABSENT or isinstance(view, views.Defaults):
+                yield self._assignment(view, owner, f"{{0}}.{key}", key, value)
+            else:
+                line, stored = "{1}.__setattr__({0}, {2}, {3})", self.value(value, key)
+                yield Write(line, owner, (Named(object), key, stored))
 
     def _buffer(self, view: View, changed: dict[Any, Any]) -> Iterator[Write]:
         yield Write("{0}[:] = {1}", self._owner(view), (Named(changed["content"], "content"),))
@@ -332,26 +323,6 @@ _LINES: dict[type, Callable[[Writer, Any, dict[Any, Any]], Iterator[Write]]] = {
 }
 
 
-def refuse_shared(result: Any, stored: set[int]) -> None:
-    """Raises MutationError for a list, dict or object that the program both stores and returns: they would be two."""
-    stack, seen = [result], set[int]()
-    while stack:
-        value = stack.pop()
-        if is_atom(value) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if id(value) in stored:
-            raise MutationError(
-                f"the program returns a {type(value).__name__} that it also stores; return a copy of it"
-            )
-        if isinstance(value, dict):
-            stack.extend(value.values())
-        elif isinstance(value, (tuple, list)):
-            stack.extend(value)
-        else:
-            stack.extend(getattr(value, "__dict__", {}).values())
-
-
 def _is_inside(tensor: torch.Tensor, array: Any) -> bool:
     """Whether a tensor's memory is that of a numpy array."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or mode_of(tensor) is not None:
@@ -360,5 +331,6 @@ def _is_inside(tensor: torch.Tensor, array: Any) -> bool:
     return start <= tensor.untyped_storage().data_ptr() < start + max(array.nbytes, 1)
 
 
-def _is_literal(value: Any) -> bool:
+def is_literal(value: Any) -> bool:
+    """Whether a text has a value as a literal."""
     return value is None or type(value) in (int, float, bool, str, bytes, complex, torch.dtype)

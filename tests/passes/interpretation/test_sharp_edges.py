@@ -9,6 +9,7 @@ import re
 import secrets
 import subprocess
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -45,6 +46,9 @@ EDGES: dict[str, Callable[[], Any]] = {
     "os.stat": lambda: os.path.exists(os.devnull),
     "open(?# by read_text)": lambda: len(Path(os.devnull).read_text()),
     "subprocess": lambda: subprocess.run([sys.executable, "-c", ""], check=True).returncode,
+    "sys.getrefcount": lambda: sys.getrefcount(EDGES),
+    "sys.setswitchinterval": lambda: sys.setswitchinterval(0.005),
+    "threading.Thread.start": lambda: threading.Thread(target=int).start(),
     "input": lambda: input(),
 }
 
@@ -128,3 +132,37 @@ def test_what_torch_and_tracemill_call_is_no_sharp_edge(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tm.jit(lambda x: torch.nn.functional.gelu(x).softmax(-1))(torch.ones(2))
+
+
+def test_what_functions_told_that_tell_the_same_until_somebody_changes_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jitted = tm.jit(
+        lambda x: x * len(os.getcwd()) + sys.getrecursionlimit() + os.getpid() * 0,
+        sharp_edges="error",
+    )
+    limit, x = sys.getrecursionlimit(), torch.ones(2)
+    for more, misses in ((0, 1), (0, 1), (7, 2), (0, 2)):
+        sys.setrecursionlimit(limit + more)
+        try:
+            torch.testing.assert_close(jitted(x), x * len(os.getcwd()) + limit + more)
+        finally:
+            sys.setrecursionlimit(limit)
+        assert tm.cache_info(jitted).misses == misses
+    monkeypatch.chdir(tmp_path)
+    torch.testing.assert_close(jitted(x), x * len(os.getcwd()) + limit)
+    assert tm.cache_info(jitted).misses == 3
+
+
+def test_a_program_that_sets_what_it_asks_for_is_warned_of() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(before + 1)
+        return x
+
+    limit = sys.getrecursionlimit()
+    try:
+        with pytest.warns(SharpEdgeWarning, match=r"sys\.setrecursionlimit"):
+            tm.jit(program)(torch.ones(2))
+    finally:
+        sys.setrecursionlimit(limit)
