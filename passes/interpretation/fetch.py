@@ -177,6 +177,8 @@ class Fetcher:
 
     def _line(self, proxy: Proxy, place: Place) -> list[BoundSymbol]:
         lines: list[BoundSymbol] = []
+        if place.parent is None:
+            return [prims.unpack(proxy, place.value)]
         base, steps = self._base(place.parent, lines)
         lines.append(prims.unpack(proxy, base, *steps, *place.steps))
         return lines

@@ -9,7 +9,7 @@ import torch
 
 from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.errors import UnsupportedError
-from tracemill.passes.interpretation.stand_in import Recording
+from tracemill.passes.interpretation.stand_in import Recording, interpretation
 
 
 class Bypass(internals.TorchDispatchMode):
@@ -26,6 +26,8 @@ class Bypass(internals.TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if interpretation.get() is None:
+            return func(*args, **(kwargs or {}))  # of a cached function
         with internals.DisableTorchFunction():
             return self._recording.record_below_autograd(func, args, kwargs or {})
 

@@ -44,7 +44,7 @@ from tracemill.passes.interpretation.randomness import (
     effect_answer,
 )
 from tracemill.passes.interpretation.real import RealEnvironment, input_of
-from tracemill.passes.interpretation.stand_in import TracedTensor, refusing
+from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusing
 from tracemill.passes.interpretation.traced_tensors import TracedTensors
 from tracemill.passes.interpretation.view_rules import ViewRules
 
@@ -132,6 +132,8 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if interpretation.get() is None:
+            return func(*args, **kwargs)  # of a cached function
         other = args and type(args[0]) is not TracedTensor
         if internals.functorch_interpreter() or (other and outlived(args)):
             return transformed(self, func, args, kwargs)

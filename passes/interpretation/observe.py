@@ -21,6 +21,7 @@ from tracemill.compiler.state_checks import IDENTICAL
 from tracemill.compiler.trace import Trace
 from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.asked_names import ASKERS
+from tracemill.passes.interpretation.cached_functions import CachedFunctions
 from tracemill.passes.interpretation.classes import IDENTITIES, TYPE_ANSWERS
 from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS, StateCheck
 from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
@@ -101,7 +102,7 @@ def observe(
         snapshot.asked_for(owner, name)
 
     changes: Changes | None = None
-    watch = Watch(enter, edges)
+    watch = Watch(enter, edges, CachedFunctions(snapshot, interpreter))
     interpreter.handles = watch.has_handlers
     try:
         with (

@@ -198,7 +198,7 @@ class Returned:
         """Whether an object is made anew from its class and its attributes: those that the program made."""
         if isinstance(value, (type, torch.nn.Module)):
             return False
-        return counts_by_content(value) or _holds_stand_ins(value, set())
+        return counts_by_content(value) or holds_stand_ins(value)
 
     def _of_object(self, value: Any) -> Step:
         """Makes an object that the program made, such as a key-value cache, anew: its class, and each attribute."""
@@ -223,7 +223,9 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from getattr(value, "__dict__", {}).items()
 
 
-def _holds_stand_ins(value: Any, seen: set[int]) -> bool:
+def holds_stand_ins(value: Any, seen: set[int] | None = None) -> bool:
+    """Whether a tensor or number of the trace is anywhere in a structure or in an object's attributes."""
+    seen = set() if seen is None else seen
     if isinstance(value, TracedTensor) or is_symbolic(value):
         return True
     if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
@@ -231,5 +233,5 @@ def _holds_stand_ins(value: Any, seen: set[int]) -> bool:
     seen.add(id(value))
     node = tree.node_of(value)
     if node is not None:
-        return any(_holds_stand_ins(child, seen) for child in node.children)
-    return any(_holds_stand_ins(item, seen) for item in getattr(value, "__dict__", {}).values())
+        return any(holds_stand_ins(child, seen) for child in node.children)
+    return any(holds_stand_ins(item, seen) for item in getattr(value, "__dict__", {}).values())

@@ -230,7 +230,8 @@ class Snapshot:
 
     views: of objects, by the object's id. globals, classes: the namespaces of the user's own modules and classes, by
     the id of the dictionary and of the class. libraries: those of other modules. caches: how often the results of each
-    `functools.lru_cache` were asked for, by the id of its function. met: every object, by id. names: what code mentions.
+    `functools.lru_cache` were asked for, by the id of its function. cached: these functions, by the id of
+    their code. met: every object, by id. names: what code mentions.
     imported: the modules that it imports.
     """
 
@@ -240,6 +241,7 @@ class Snapshot:
         self.classes: dict[int, ClassNames] = {}
         self.libraries: dict[int, LibraryNames] = {}
         self.caches: dict[int, Any] = {}
+        self.cached: dict[int, list[Any]] = {}
         self.met: dict[int, Any] = {}
         self.names: set[str] = set()
         self.imported: set[str] = set()
@@ -264,6 +266,8 @@ class Snapshot:
             return [getattr(value, name, None) for name in LINKS[kind]]
         if kind is CACHED:
             self.caches[id(value)] = value.cache_info()
+            code = getattr(value.__wrapped__, "__code__", None)
+            self.cached.setdefault(id(code), []).append(value)
             return [value.__wrapped__, *(result for _, result in results_of(value))]
         if issubclass(kind, weakref.ref):
             return (value(),)

@@ -180,8 +180,9 @@ def _without_recording(func: Any, proxies: Sequence[TensorProxy]) -> TracemillEr
     for recording in tuple(under_way):
         if any(proxy in recording.current(proxy.storage) for proxy in proxies):
             error = UnsupportedError(
-                f"{func} is called on {names} by a thread that the program starts, whose calls tracemill does not see; start "
-                "threads outside of the jitted function"
+                f"{func} is called on {names} by a thread that the program starts, or in a function whose results "
+                "functools.lru_cache keeps; neither's calls are part of the program: start threads outside of it, and call "
+                "the function's __wrapped__"
             )
             recording.refused = recording.refused or error
             return error

@@ -179,17 +179,17 @@ class Walk(TableWalk):
         name = own_name(function)
         if now.maxsize == 0 or now == before:
             self._later.append(place.child(function.__wrapped__, (".__wrapped__",), ""))
-        elif now.misses != before.misses:
+            return
+        used = results_of(function)
+        if now.misses != before.misses:
             self._once(f"{name}: its cache, which this call filled")
         else:
-            used = results_of(function)
             if now.maxsize is not None:
                 used = used[-(now.hits - before.hits) :]
             check = Named(CacheCheck(function, used), f"{name}_as_traced")
             condition, subject = "{1}.check({0})", f"{name}: the results that it keeps"
             self.state.checks.append(StateCheck(subject, place, condition, (check,)))
-            results = (Place(result, None, (), f"{name}_result") for _, result in used)
-            self._later.extend(results)
+        self._later.extend(Place(result, None, (), f"{name}_result") for _, result in used)
 
     def _library(self, view: LibraryNames) -> None:
         """The names of a library's module that code mentions."""

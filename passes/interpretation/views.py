@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
+import torch
 
 from tracemill.compiler.state_checks import ABSENT, same
 from tracemill.passes.interpretation.python_numbers import is_symbolic, plain
@@ -103,10 +104,9 @@ class Entries(View):
     def read(self) -> dict[Any, Any]:
         ordered = isinstance(self.owner, OrderedDict)
         items = OrderedDict.items(self.owner) if ordered else dict.items(self.owner)
-        try:
+        if _MAY_BE_SYMBOLIC.isdisjoint(map(type, dict.keys(self.owner))):
             return dict(items)
-        except TypeError:  # a symbolic size among its keys, which has no hash
-            return {plain(key) if is_symbolic(key) else key: value for key, value in items}
+        return {_plain_key(key): value for key, value in items}
 
     def changes(self) -> dict[Any, Any]:
         if not self.before and not dict.__len__(self.owner):
@@ -343,6 +343,18 @@ class Content(View):
     def write(self, values: dict[Any, Any]) -> None:
         kept = numpy.frombuffer(values["bytes"], dtype=self.owner.dtype)
         self.owner[...] = kept.reshape(self.owner.shape)
+
+
+_MAY_BE_SYMBOLIC = frozenset((torch.SymInt, torch.Size, tuple))
+
+
+def _plain_key(key: Any) -> Any:
+    """A key with the numbers that its symbolic sizes are: it was looked up by these."""
+    if is_symbolic(key):
+        return plain(key)
+    if isinstance(key, torch.Size):
+        return torch.Size(map(_plain_key, key))
+    return tuple(map(_plain_key, key)) if type(key) is tuple else key
 
 
 def _attribute(value: Any, name: str) -> Any:

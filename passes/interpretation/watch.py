@@ -11,7 +11,7 @@ import dis
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sized
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -92,6 +92,24 @@ def is_watched(file: str) -> bool:
     return not file.startswith(_STANDARD) or "site-packages" in file
 
 
+class Caching(Protocol):
+    """Is told when the code of a cached function runs.
+
+    codes: what such functions run, by id. running: those that run.
+    """
+
+    codes: Container[int]
+    running: Sized
+
+    def call(self, code: CodeType, frame: FrameType) -> None:
+        """Its code is called."""
+        ...
+
+    def returns(self, frame: FrameType, result: Any) -> None:
+        """A frame returns; whose, it has to find out."""
+        ...
+
+
 class Watch:
     """Collects the code that runs in this thread inside the `with` block.
 
@@ -102,7 +120,12 @@ class Watch:
     handles: whether some code goes on after an error. compares: whether some tells which tensors are one object.
     """
 
-    def __init__(self, first: First, edges: Edges | None = None) -> None:
+    def __init__(
+        self,
+        first: First,
+        edges: Edges | None = None,
+        caching: Caching | None = None,
+    ) -> None:
         self.codes: list[CodeType] = []
         self.names: set[str] = set()
         self.unseen_names: set[str] = set()
@@ -110,6 +133,7 @@ class Watch:
         self.handles = self.compares = False
         self._first = first
         self._edges = edges
+        self._caching = caching
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
         self._imported: Any = None
@@ -151,6 +175,10 @@ class Watch:
             if id(code) not in self._seen:
                 self._seen[id(code)] = code
                 self._meet(code, frame)
+            if self._caching is not None and id(code) in self._caching.codes:
+                self._caching.call(code, frame)
+        elif event == "return" and self._caching is not None and self._caching.running:
+            self._caching.returns(frame, arg)
         if callable(self._previous):
             self._previous(frame, event, arg)
 
