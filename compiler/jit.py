@@ -48,7 +48,8 @@ def jit(
     "same input" (check nothing) or "no caching"; or a mapping from parameters to the sizes and numbers that differ from
     call to call, such as {"x": {0: "batch"}, "n": "n"}, by the habits of `torch.export`'s dynamic shapes.
     sharp_edges: "allow", "warn" or "error" where Python's behaviour cannot be checked at each call.
-    paths: how many ways that depend on tensors' values a program may take for inputs of one kind.
+    paths: how many ways that depend on tensors' values a program may take for inputs of one kind, and for how many
+        calls in a row that fail one and the same check of Python state programs are made; after that they run in eager.
     entries: how many specialisations are kept; past that the one goes that was not used for longest.
     keep_traces: whether the traces of all passes are kept for `last_traces` and its kind, or only the last, which run.
 

@@ -132,8 +132,8 @@ def _one_of(what: str, value: str, known: Sequence[str]) -> None:
         )
 
 
-class _ProgramRaised(Exception):
-    """Raised where the program itself raised, its cause, while it was traced."""
+class _LeftToEager(Exception):
+    """Raised where a call is not compiled: the program itself raised, its cause, or fails one check again and again."""
 
 
 @dataclass(eq=False)
@@ -161,7 +161,9 @@ class Specialisations:
         self._marks = Marks(self.options.cache)
         self._marks.check_names(self.form)
         self._name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
-        self._recompilations = Recompilations(self._name, [p.name for p in self.form.parameters])
+        self._recompilations = Recompilations(
+            self._name, [p.name for p in self.form.parameters], self.options.paths
+        )
 
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Entry | None = None
@@ -186,8 +188,8 @@ class Specialisations:
         while True:
             try:
                 entry, inputs, is_new = self._entry_for(values, args, kwargs, others, latest)
-            except _ProgramRaised as raised:
-                error = raised.__cause__
+            except _LeftToEager as left:
+                error = left.__cause__
                 break
             try:
                 return entry.run(*inputs)
@@ -233,8 +235,8 @@ class Specialisations:
             if entry is None:
                 if len(others) >= self.options.paths:
                     raise DataDependentError(too_many_paths(self.options.paths, latest))
-                if not others:
-                    self._note(key)
+                if not others and not self._note(key):
+                    raise _LeftToEager
                 with collection_deferred():
                     entry = self._compile(values)
                 self.misses += 1
@@ -278,13 +280,13 @@ class Specialisations:
             return entry, inputs
         return None, ()
 
-    def _note(self, key: Any) -> None:
-        """Takes note of what a call of this kind is compiled for."""
+    def _note(self, key: Any) -> bool:
+        """Takes note of what a call of this kind is compiled for; whether it is to be."""
         known = self.entries.get(key)
         if known is None:
             self._recompilations.new_kind(key)
-        else:
-            self._recompilations.failed_check(known[-1].failed)
+            return True
+        return self._recompilations.failed_check(known[-1].failed, self.hits)
 
     def _keep(self, key: Any, entry: Entry) -> None:
         """Keeps an entry; past the limit the one goes that was made or found again longest ago."""
@@ -315,7 +317,7 @@ class Specialisations:
             program = run(passes, context, history, printer_of)
         except Exception as error:
             if error is context.raised:
-                raise _ProgramRaised from error
+                raise _LeftToEager from error
             raise
         prologue = program.prologue.callable()
         names = [proxy.name for proxy in program.prologue.args]

@@ -468,6 +468,28 @@ def arguments_of_the_process() -> Case:
 
 
 @case
+def members_of_an_enumeration() -> Case:
+    class Mode(enum.Enum):
+        SCALED = types.SimpleNamespace(factor=2)
+        PLAIN = 1
+
+    Mode.PLAIN.names = ["a"]  # type: ignore[attr-defined]
+
+    def program(x: Tensor) -> Tensor:
+        return x * Mode.SCALED.value.factor + len(Mode.PLAIN.names)  # type: ignore[attr-defined]
+
+    def scaled(called: Called) -> Any:
+        Mode.SCALED.value.factor += 1
+        return called(numbers())
+
+    def named(called: Called) -> Any:
+        Mode.PLAIN.names.append("b")  # type: ignore[attr-defined]
+        return called(numbers())
+
+    return program, nothing, [lambda called: called(numbers())] * 2 + [scaled, named]
+
+
+@case
 def a_class_that_is_registered_later() -> Case:
     class Base(abc.ABC):  # noqa: B024
         pass

@@ -24,9 +24,10 @@ from tracemill.compiler.proxy import AnyProxy
 from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.write import bare
 from tracemill.passes.interpretation import views
+from tracemill.passes.interpretation.atoms import is_atom
 from tracemill.passes.interpretation.conditions import Named
 from tracemill.passes.interpretation.places import Place
-from tracemill.passes.interpretation.snapshot import is_atom, views_of
+from tracemill.passes.interpretation.snapshot import views_of
 from tracemill.passes.interpretation.views import View
 from tracemill.passes.interpretation.writes import is_literal
 

@@ -201,7 +201,8 @@ class SharpEdges:
         if code is _ENABLED and _users_frame(frame, logging=True) is not None:
             self.loggers[frame.f_locals["self"], frame.f_locals["level"]] = None
         elif code in _ABSTRACT and _users_frame(frame) is not None:
-            self._asked_class(*frame.f_locals.values())
+            if frame.f_back is None or frame.f_back.f_code not in _ABSTRACT:  # which asks others
+                self._asked_class(*frame.f_locals.values())
         if code is _SEED and self.mode != "allow":
             if frame.f_locals["self"] is random._inst:
                 self._meet("random.seed", frame)

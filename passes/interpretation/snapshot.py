@@ -8,7 +8,6 @@ mentions, those before that code runs; so what a call makes is never among them,
 from __future__ import annotations
 
 import array
-import enum
 import functools
 import gc
 import operator
@@ -36,6 +35,7 @@ from tracemill.compiler.cached_calls import CACHED, results_of
 from tracemill.compiler.contents import counts_by_content_inside
 from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.torch_internals import PropModule
+from tracemill.passes.interpretation.atoms import ends_at, is_atom
 from tracemill.passes.interpretation.views import (
     Attributes,
     Buffer,
@@ -64,28 +64,11 @@ from tracemill.passes.interpretation.watch import (
     mentioned,
 )
 
-_ATOMS = (
-    int, float, bool, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device,
-    torch.Size, torch.layout, torch.memory_format, enum.Enum, torch.Tensor, torch.Generator,
-)  # fmt: skip
-_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _OPAQUE = ("torch._", "torch.jit", "torch.fx", "tracemill.", "typing", "logging", "abc", "inspect")
 _WRITTEN_OFTEN = ("warnings",)
 """Modules in which Python itself keeps what it is at; a check of them would not last."""
 
 _LIMIT = 1_000_000
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_atomic(kind: type) -> bool:
-    if issubclass(kind, _NUMBERS_AND_TEXTS) and not issubclass(kind, enum.Enum):
-        return kind.__dictoffset__ == 0  # the user's own have attributes
-    return issubclass(kind, _ATOMS)
-
-
-def is_atom(value: Any) -> bool:
-    """Whether nothing of the user's is reached through a value; known by its class, as `isinstance` would be slow."""
-    return _is_atomic(type(value))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -253,7 +236,7 @@ class Snapshot:
         stack, met = list(values), self.met
         while stack:
             value = stack.pop()
-            if _is_atomic(type(value)) or id(value) in met or value is ABSENT:
+            if ends_at(value) or id(value) in met or value is ABSENT:
                 continue
             if len(met) >= _LIMIT:
                 return

@@ -23,6 +23,7 @@ from tracemill.compiler.cached_calls import CACHED, CacheCheck, results_of
 from tracemill.compiler.contents import counts_by_content_inside
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.state_checks import ABSENT, LENGTH, WITHOUT, OnceCheck
+from tracemill.passes.interpretation.atoms import ends_at, is_atom
 from tracemill.passes.interpretation.conditions import (
     GLOBAL_HOOKS,
     HOOKS,
@@ -36,7 +37,6 @@ from tracemill.passes.interpretation.snapshot import (
     HOLDING,
     LINKS,
     held_for_life,
-    is_atom,
     is_users_class,
 )
 from tracemill.passes.interpretation.tables import (
@@ -126,7 +126,7 @@ class Walk(TableWalk):
             self.state.tensors.setdefault(id(value), []).append(place)
             self._tensor_attributes(place, value)
             return
-        if is_atom(value) or value is ABSENT:
+        if ends_at(value) or value is ABSENT:
             return
         if isinstance(value, Namespace):
             self._globals(place, value)

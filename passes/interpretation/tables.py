@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -142,7 +143,8 @@ class TableWalk:
                 self._later.append(place.child(wrapped, (".__wrapped__",), ""))
             if view not in self._changes and not any(self._counts(k, view) for k in view.before):
                 return
-        is_namespace = type(owner) is SimpleNamespace  # whose text has all of them
+        # The text of a namespace has all of them, and a member of an enumeration is asked for its value by another name.
+        is_namespace = type(owner) is SimpleNamespace or isinstance(owner, enum.Enum)
         wanted = {
             key: value
             for key, value in view.before.items()

@@ -27,11 +27,12 @@ from tracemill.compiler.proxy import NumberProxy
 from tracemill.compiler.state_checks import ABSENT
 from tracemill.compiler.symbolic import Expression
 from tracemill.passes.interpretation import views
+from tracemill.passes.interpretation.atoms import is_atom
 from tracemill.passes.interpretation.conditions import Named, Namespace
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.messages import Message
 from tracemill.passes.interpretation.places import Place, place_of
-from tracemill.passes.interpretation.snapshot import Snapshot, is_atom
+from tracemill.passes.interpretation.snapshot import Snapshot
 from tracemill.passes.interpretation.tables import by_name
 from tracemill.passes.interpretation.usage import Usage
 from tracemill.passes.interpretation.views import View
