@@ -93,13 +93,17 @@ def is_watched(file: str) -> bool:
 
 
 class Caching(Protocol):
-    """Is told when the code of a cached function runs.
+    """Is told when the code of a cached function runs."""
 
-    codes: what such functions run, by id. running: those that run.
-    """
+    @property
+    def codes(self) -> Container[int]:
+        """What such functions run, by id."""
+        ...
 
-    codes: Container[int]
-    running: Sized
+    @property
+    def running(self) -> Sized:
+        """Those that run."""
+        ...
 
     def call(self, code: CodeType, frame: FrameType) -> None:
         """Its code is called."""
