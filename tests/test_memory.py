@@ -117,7 +117,7 @@ def test_state_that_is_another_at_each_call() -> None:
         Counter.calls += 1
         return x * 2 if Counter.calls else x  # the same operations, which are remembered
 
-    jitted, x = tm.jit(program, entries=8), torch.ones(2)
+    jitted, x = tm.jit(program, entries=8, paths=1_000), torch.ones(2)
     for _ in range(40):
         jitted(x)
     before = Use.now()
