@@ -63,11 +63,15 @@ def asked_without_engine(
         return [torch.zeros_like(tensor) if made is None else made for made, tensor in pairs]
     unused = [position for position, made in enumerate(found) if made is None]
     if unused and not options["allow_unused"]:
-        raise RuntimeError(
-            f"The differentiated Tensor at index {unused[0]} appears to not have been used in the graph. Set "
-            "allow_unused=True if this is the desired behavior."
-        )
+        _raise_for_unused(unused[0])
     return found
+
+
+def _raise_for_unused(position: int) -> None:
+    """Raises what PyTorch raises for an input that no output depends on; versions word it otherwise."""
+    with torch.enable_grad():
+        used, other = (torch.zeros((), requires_grad=True) for _ in range(2))
+        torch.autograd.grad(used.clone(), [*[used] * position, other])
 
 
 def _cotangent(position: int, out: torch.Tensor, given: Gradient) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import tracemill as tm
 from tests import models
+from tests.specialisations import ASKS_MORE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is compiled again")
 
@@ -483,7 +484,8 @@ def test_one_program_decodes_prompts_of_all_lengths() -> None:
     for length in (4, 5, 7, 3):
         ids = torch.arange(1, length + 1)[None]
         assert tokens(called, ids, num_beams=2) == tokens(model, ids, num_beams=2)
-    assert tm.cache_info(called).entries <= 3
+    prompts = 4 if ASKS_MORE else 2  # where attention's sizes are specialised, one for each length
+    assert tm.cache_info(called).entries <= prompts + 1
 
 
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")

@@ -19,6 +19,8 @@ import tracemill as tm
 
 Program = Callable[..., Any]
 CACHES = ("constant values", "symbolic values")
+TAKES_DICTS = "dict[str, Tensor]" in (grad.__doc__ or "")
+"""Whether `torch.autograd.grad` takes a dict of inputs and gives one of gradients."""
 
 
 def run(program: Program, weights: Sequence[torch.Tensor], *inputs: torch.Tensor) -> list[Any]:
@@ -124,6 +126,12 @@ def atoms() -> list[torch.Tensor]:
     return [torch.randint(0, 5, (4,)), torch.randn(4, 3), pairs]
 
 
+def by_name(loss: torch.Tensor, weights: dict[str, torch.Tensor]) -> Any:
+    if TAKES_DICTS:
+        return grad(loss, weights, create_graph=True)
+    return dict(zip(weights, grad(loss, [*weights.values()], create_graph=True), strict=True))
+
+
 def inner_steps() -> tuple[Program, Callable[[], Sequence[torch.Tensor]], nn.Module]:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
@@ -131,7 +139,7 @@ def inner_steps() -> tuple[Program, Callable[[], Sequence[torch.Tensor]], nn.Mod
         weights: Any = dict(net.named_parameters())
         for _ in range(2):
             loss = F.mse_loss(torch.func.functional_call(net, weights, (x,)), y)
-            steps: Any = grad(loss, weights, create_graph=True)
+            steps = by_name(loss, weights)
             weights = {name: weight - 0.1 * steps[name] for name, weight in weights.items()}
         return torch.func.functional_call(net, weights, (held_out,)).square().mean()
 
