@@ -93,8 +93,15 @@ class FusionExecutor:
         raise NotImplementedError
 
     def split(self, lines: Sequence[BoundSymbol]) -> Iterable[Sequence[BoundSymbol]]:
-        """The lines that could be one region, cut into those that shall be; in their order, none left out."""
+        """The lines that could be one region, cut into those that shall be.
+
+        Each line is in one part, and each part in their order; no two parts may each need what the other makes.
+        """
         return (lines,)
+
+    def why_split(self, lines: Sequence[BoundSymbol]) -> str:
+        """Why `split` cuts these lines, for the report: it completes "because". An executor that knows why overrides it."""
+        return "the executor says so"
 
     def is_worth(self, region: Region) -> bool:
         """Whether a region gains anything: by default where two of its operations compute, as views do not."""

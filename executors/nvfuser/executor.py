@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import groupby
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,13 @@ from tracemill.executors.nvfuser.attention import ATTENTION, Flash
 from tracemill.executors.nvfuser.decompositions import decompositions
 from tracemill.executors.nvfuser.fused import Fused
 from tracemill.executors.nvfuser.library import DATA_TYPES, is_available
+from tracemill.executors.nvfuser.pieces import (
+    APART,
+    MOST_OPERATIONS,
+    connected,
+    cut,
+    operations,
+)
 from tracemill.executors.nvfuser.registry import OPTIONS, Untranslatable
 
 
@@ -29,7 +35,8 @@ class NvFuserExecutor(FusionExecutor):
 
     options: families of operations that it takes too, of "matmul", "linear", "attention" and "scatter", for which
     PyTorch's own kernels are mostly the better choice. strict: whether a region that nvFuser cannot compile or run is an error;
-    else PyTorch runs it, with a warning. Raises OptionError for an unknown family.
+    else PyTorch runs it, with a warning. most_operations: of how many ATen operations a region is, since nvFuser's time to
+    compile grows faster than they do. Raises OptionError for an unknown family, and for regions of no operations.
 
     device_type: where the tensors of its regions are. function: what makes a graph a function.
     """
@@ -40,9 +47,18 @@ class NvFuserExecutor(FusionExecutor):
     device_type: ClassVar[str] = "cuda"
     function: ClassVar[type[Fused]] = Fused
 
-    def __init__(self, options: Iterable[str] = (), *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        options: Iterable[str] = (),
+        *,
+        strict: bool = False,
+        most_operations: int = MOST_OPERATIONS,
+    ) -> None:
         self.options = frozenset(options)
         self.strict = strict
+        self.most_operations = most_operations
+        if most_operations < 1:
+            raise OptionError(f"nvfuser's most_operations is 1 at least, not {most_operations!r}")
         unknown = self.options.difference(OPTIONS)
         if unknown:
             raise OptionError(
@@ -82,13 +98,19 @@ class NvFuserExecutor(FusionExecutor):
         return self._reasons[answer]
 
     def split(self, lines: Sequence[BoundSymbol]) -> Iterator[Sequence[BoundSymbol]]:
-        """The lines of one GPU after those of another: a definition runs on one."""
-        return (tuple(part) for _, part in groupby(lines, self._device))
+        """The lines that values connect, which are on one GPU, in pieces of `most_operations`."""
+        for piece in connected(lines):
+            yield from cut(piece, self.most_operations)
 
-    def _device(self, bsym: BoundSymbol) -> torch.device | None:
-        values = (*bsym.inputs, *bsym.outputs)
-        devices = (value.device for value in values if isinstance(value, TensorProxy))
-        return next((device for device in devices if device.type == self.device_type), None)
+    def why_split(self, lines: Sequence[BoundSymbol]) -> str:
+        """Whether they are cut where no value is shared, or are too many."""
+        pieces = connected(lines)
+        too_many = any(sum(map(operations, piece)) > self.most_operations for piece in pieces)
+        reasons = {
+            APART: len(pieces) > 1,
+            f"it has more than {self.most_operations} operations": too_many,
+        }
+        return " and ".join(reason for reason, holds in reasons.items() if holds)
 
     def _tried(self, bsym: BoundSymbol) -> str:
         outputs = tuple(value for value in bsym.outputs if isinstance(value, TensorProxy))

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from tracemill.compiler.proxy import NumberProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol
@@ -21,19 +22,27 @@ from tracemill.passes.executor_fusion.partition import arranged, partition
 class Outcome:
     """What became of a trace's lines.
 
-    lines: the new ones. sizes: how many lines each region has. left: how many were left out, by reason.
+    lines: the new ones. sizes: how many lines each region has. split: how many groups were cut by the executor, and left:
+    how many lines were left out, by reason.
     """
 
     lines: list[BoundSymbol]
     sizes: list[int] = field(default_factory=list)
+    split: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """For the report: `2 regions (12 + 3 lines), left out: 1 draws random numbers`."""
+        """For the report: `4 regions (12 + 3 x 8 lines), split: 1 because it is too long, left out: 1 random`."""
         regions = f"{len(self.sizes)} region{'s' if len(self.sizes) != 1 else ''}"
-        sizes = f" ({' + '.join(map(str, self.sizes))} lines)" if self.sizes else ""
-        left = "; ".join(f"{count} {reason}" for reason, count in sorted(self.left.items()))
-        return f"{regions}{sizes}" + (f", left out: {left}" if left else "")
+        runs = ((size, len(list(run))) for size, run in groupby(self.sizes))
+        sizes = " + ".join(str(size) if count == 1 else f"{count} x {size}" for size, count in runs)
+        lines = f" ({sizes} lines)" if self.sizes else ""
+        return regions + lines + _counted("split", self.split) + _counted("left out", self.left)
+
+
+def _counted(what: str, reasons: Counter[str]) -> str:
+    counts = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return f", {what}: {counts}" if counts else ""
 
 
 class Fusing:
@@ -106,16 +115,21 @@ class Fusing:
             return "of symbolic sizes"
         return executor.obstacle(bsym) if is_function_of_tensors(bsym) else "not supported"
 
-    def _split(self, group: Sequence[int]) -> Iterator[list[int]]:
-        lines = self._trace.bound_symbols
-        number_of = {id(lines[n]): n for n in group}
-        parts = [list(part) for part in self._executor.split([lines[n] for n in group])]
-        numbers = [[number_of[id(bsym)] for bsym in part] for part in parts]
-        if [n for part in numbers for n in part] != list(group):
+    def _split(self, group: Sequence[int]) -> list[list[int]]:
+        lines = [self._trace.bound_symbols[n] for n in group]
+        number_of = {id(bsym): n for n, bsym in zip(group, lines, strict=True)}
+        parts = [
+            [number_of.get(id(bsym), -1) for bsym in part] for part in self._executor.split(lines)
+        ]
+        in_order = all(part == sorted(part) for part in parts)
+        if not in_order or sorted(n for part in parts for n in part) != list(group):
             raise ValueError(
                 f"split of executor {self._executor.name!r} gave other lines, or another order, than it was given"
             )
-        yield from filter(None, numbers)
+        parts = list(filter(None, parts))
+        if len(parts) > 1:
+            self._outcome.split[f"because {self._executor.why_split(lines)}"] += 1
+        return parts
 
     def _worth(
         self, groups: Sequence[tuple[int, ...]]

@@ -66,6 +66,38 @@ def test_layers_that_do_the_same_share_their_definition() -> None:
     assert len({id(impl.definition()) for impl in made}) == 1
 
 
+def report(fast: Any) -> str:
+    return next(
+        row.facts["nvfuser, computation:"] for row in tm.last_report(fast) if row.name == "claim"
+    )
+
+
+def test_updates_of_parameters_that_are_alike_share_a_definition() -> None:
+    def step(weights: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [w - 0.1 * g / (g * g).sqrt() for w, g in zip(weights, gradients, strict=True)]
+
+    weights, gradients = ([on_device(some(4, n)) for n in (8, 8, 6)] for _ in range(2))
+    fast = tm.jit(step, executors=[executor_for()])
+    compare(fast(weights, gradients), step(weights, gradients))
+    made: list[Any] = [bsym.sym.impl for bsym in regions(tm.last_traces(fast)[-1])]
+    assert [len({id(impl.definition()) for impl in made[:n]}) for n in (2, 3)] == [1, 2]
+    assert report(fast) == "3 regions (3 x 5 lines), split: 1 because its parts share no values"
+
+
+def test_a_region_is_of_so_many_operations_as_a_user_says() -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = x.sin()
+        return x
+
+    fast = tm.jit(chain, executors=[type(executor_for())(most_operations=4)])
+    x = on_device(some(8))
+    compare(fast(x), chain(x))
+    assert report(fast) == (
+        "3 regions (2 x 4 + 2 lines), split: 1 because it has more than 4 operations"
+    )
+
+
 def test_dropout_draws_anew_at_each_call_and_alike_after_a_seed() -> None:
     drop = torch.ops.aten.native_dropout.default  # what dropout is on a GPU
     fast = tm.jit(lambda x: drop(x, 0.25, True)[0], executors=[executor_for(anything=True)])
