@@ -19,6 +19,7 @@ from tracemill.passes.autograd_split.rematerialisation import Rematerialisation
 from tracemill.passes.autograd_split.split import Split
 from tracemill.passes.cse import CommonSubexpressions
 from tracemill.passes.dce import DeadCodeElimination
+from tracemill.passes.empty_operands import EmptyOperands
 from tracemill.passes.executor_fusion.claim import Claim
 from tracemill.passes.executor_fusion.delete_last_used import DeleteLastUsed
 from tracemill.passes.executor_fusion.redundant_views import RedundantViews
@@ -43,6 +44,7 @@ def tracemill_passes() -> Iterable[AnyPass]:
         Acquire(),
         Functionalise(),
         ProxyRenaming(),
+        EmptyOperands(),
         DeadCodeElimination(),
         CommonSubexpressions(),
         OutputViews(),
