@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-import torch
-
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.executors.fusion import Region
 from tracemill.executors.inductor.compilation import loaded, settings_for
 from tracemill.executors.inductor.executor import InductorExecutor
+from tracemill.executors.inductor.worker import surroundings
 from tracemill.executors.inductor.worker_process import WORKER
 from tracemill.executors.lowering import inputs_of
 
@@ -49,21 +47,24 @@ class TieredExecutor(InductorExecutor):
 class TieredRegion:
     """A region's function, from a list of its inputs to its outputs.
 
-    run: what it does at present. on_torch: what it does before there is compiled code. job: what is to be compiled.
+    run: what it does at present. on_torch: what it does before there is compiled code. compiled: that code, when it is
+    there. job: what is to be compiled.
     """
 
-    __slots__ = ("__weakref__", "changeover", "job", "on_torch", "run")
+    __slots__ = ("__weakref__", "changeover", "compiled", "job", "on_torch", "run")
 
     def __init__(self, changeover: Changeover, on_torch: Run, job: dict[str, Any]) -> None:
         self.changeover = changeover
         self.on_torch = on_torch
+        self.compiled: Run | None = None
         self.job = job
-        self.run: Run = self._first
+        self.run: Run = self.first
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         return self.run(inputs)
 
-    def _first(self, inputs: list[Any]) -> Sequence[Any]:
+    def first(self, inputs: list[Any]) -> Sequence[Any]:
+        """Has the program compiled, and runs."""
         self.changeover.start()
         return self.on_torch(inputs)  # also where the worker was quicker
 
@@ -75,13 +76,13 @@ class TieredRegion:
 
 
 class Changeover:
-    """The regions of one program, which all go over to compiled code at once or stay on torch."""
+    """The regions of one program, which go over to compiled code at once or stay on torch.
+
+    A backward that is made later goes over by itself.
+    """
 
     def __init__(self) -> None:
         self._regions: list[weakref.ref[TieredRegion]] = []
-        self._compiled: dict[TieredRegion, Run] = {}
-        self._lock = threading.Lock()
-        self._started = False
         self._failure = ""
 
     def add(self, region: Region, options: dict[str, Any]) -> TieredRegion:
@@ -97,21 +98,19 @@ class Changeover:
             "text": trace.text("minimal"),
             "inputs": inputs,
             "options": options,
-            "threads": torch.get_num_threads(),
+            "surroundings": surroundings(),
         }
         made = TieredRegion(self, lambda values: run(*values), job)
         self._regions.append(weakref.ref(made))
         return made
 
     def start(self) -> None:
-        """Has the regions compiled, once."""
-        with self._lock:
-            started, self._started = self._started, True
-        if started:
-            return
-        for region in self._living():
-            region.run = region.on_torch
-        for region in self._living():
+        """Has the regions compiled that are not yet."""
+        with WORKER.lock:
+            new = [region for region in self._living() if region.run == region.first]
+            for region in new:
+                region.run = region.on_torch
+        for region in new:
             WORKER.submit(region.job, _Arrival(region))
 
     def arrived(self, region: TieredRegion, result: dict[str, Any]) -> None:
@@ -121,25 +120,27 @@ class Changeover:
             return
         try:
             settings = settings_for(**region.job["options"])
-            self._compiled[region] = loaded(result["key"], result["path"], settings)
+            region.compiled = loaded(result["key"], result["path"], settings)
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             return
-        regions = self._living()
-        if not self._failure and self._compiled.keys() >= set(regions):
-            for each in regions:
-                each.run = self._compiled[each]
-            self._compiled.clear()
+        with WORKER.lock:
+            regions = self._living()
+            if not self._failure and all(each.compiled for each in regions):
+                for each in regions:
+                    each.run = each.compiled or each.on_torch
 
     def _fail(self, failure: str) -> None:
-        if not self._failure:
-            self._failure = failure
-            for region in self._living():
-                region.run = region.warn_and_run
+        with WORKER.lock:
+            if not self._failure:
+                self._failure = failure
+                for region in self._living():
+                    if region.run != region.compiled:
+                        region.run = region.warn_and_run
 
     def warn(self) -> None:
         """Warns, once, that the program stays on torch."""
-        with self._lock:
+        with WORKER.lock:
             failure, self._failure = self._failure, "told"
         if failure != "told":
             warnings.warn(

@@ -21,7 +21,7 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
     """The result of a job.
 
     job: `text` and `name` of a function, its `inputs`, the `options` that Inductor's settings follow
-    from, and for how many `threads` the code is. The result has the `key` and the `path`
+    from, and the `surroundings` that the program runs in. The result has the `key` and the `path`
     of the module that Inductor wrote, whose function `call` is the program.
     """
     namespace: dict[str, Any] = {}
@@ -30,13 +30,37 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         Input(tuple(shape), tuple(stride), torch_names.lookup(dtype), torch.device(device))
         for shape, stride, dtype, device in job["inputs"]
     ]
-    torch.set_num_threads(job["threads"])
+    enter(job["surroundings"])
     settings = settings_for(**job["options"])
     made = compiled(namespace[job["name"]], fakes_like(inputs), settings)
     if made.constants:
         raise ValueError("the program holds constant tensors")
     path = sys.modules[made.current_callable.__module__].__file__
     return {"key": made.cache_key, "path": path}
+
+
+_DETERMINISTIC: Any = torch.utils.deterministic
+
+
+def surroundings() -> dict[str, Any]:
+    """What of this process's state the code of a program depends on."""
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()),
+        "device": str(torch.get_default_device()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "filled": _DETERMINISTIC.fill_uninitialized_memory,
+    }
+
+
+def enter(state: dict[str, Any]) -> None:
+    """Makes this process's state that of another one."""
+    torch.set_num_threads(state["threads"])
+    torch.set_default_dtype(torch_names.lookup(state["dtype"]))
+    torch.set_default_device(state["device"])
+    torch.use_deterministic_algorithms(state["deterministic"], warn_only=state["warn_only"])
+    _DETERMINISTIC.fill_uninitialized_memory = state["filled"]
 
 
 def main() -> None:
