@@ -24,7 +24,7 @@ from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.values import leaves
 from tracemill.passes.interpretation.location import is_own
 from tracemill.passes.interpretation.stand_in import interpretation, refusal
-from tracemill.passes.interpretation.trial import Handed, as_given, effects_undone
+from tracemill.passes.interpretation.trial import Handed, as_given, effects_undone, refuse_new
 from tracemill.passes.interpretation.watch import is_watched
 
 _Function: Any = torch.autograd.Function
@@ -49,8 +49,10 @@ def applied(cls: type) -> Callable[..., Any]:
             args = tuple(map(as_given, args))
             if internals.torch_function_enabled():
                 return function.apply(*args)
-            with effects_undone(function, *args):  # PyTorch is only asked about it
-                return function.apply(*args)
+            with effects_undone(function, *args) as written:  # PyTorch is only asked about it
+                result = function.apply(*args)
+            refuse_new(written)
+            return result
 
         apply.__name__ = f"{cls.__name__}_apply"
         apply.__qualname__ = f"{cls.__qualname__}.apply"

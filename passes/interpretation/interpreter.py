@@ -63,7 +63,8 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
     refused: the first refusal that the program met; it may catch it, where eager would have gone on.
-    handles: tells whether the program has come to code that goes on after errors. failed: what a call raised for its data.
+    handles: tells whether the program has come to code that goes on after errors. found: what the program found, by id,
+    and has not made itself; None where nobody watches it. failed: what a call raised for its data.
     sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
     grads: the `.grad` of tensors. rates: learning rates of optimisers, as tensors, with their groups, by these' ids.
     differentiates: the line of the program that what is recorded now is part of the derivative of.
@@ -78,6 +79,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self.refused: TracemillError | None = None
         self.failed: Exception | None = None
         self.handles: Callable[[], bool] = bool
+        self.found: Mapping[int, Any] | None = None
         self.sizes: Any = Sizes()
         self.tape: Any = None
         self.grads = Grads()

@@ -103,7 +103,7 @@ def observe(
 
     changes: Changes | None = None
     watch = Watch(enter, edges, CachedFunctions(snapshot, interpreter))
-    interpreter.handles = watch.has_handlers
+    interpreter.handles, interpreter.found = watch.has_handlers, snapshot.met
     try:
         with (
             standing_in,
@@ -121,8 +121,11 @@ def observe(
                 made = new_objects(changes.values(), returned, snapshot.met)
             given |= {id(new.value): new.proxy for new in made if new.is_returned}
             output = Returned(interpreter, given, snapshot.met).output(returned)
+    except BaseException:
+        edges.put_back_draws()
+        raise
     finally:
-        interpreter.handles = bool  # which holds what was watched no longer
+        interpreter.handles, interpreter.found = bool, None  # which hold what was watched no longer
         changes = snapshot.changes() if changes is None else changes
         for view, changed in changes.items():
             view.put_back(changed)

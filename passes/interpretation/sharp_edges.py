@@ -284,6 +284,11 @@ class SharpEdges:
             found.append(StateCheck(f"the subclasses of {cls.__name__}", None, condition, values))
         return found
 
+    def put_back_draws(self) -> None:
+        """Takes back what was drawn of Python's and numpy's own numbers, by a program that is not compiled."""
+        random.setstate(pickle.loads(self.states["random"]))
+        numpy.random.set_state(pickle.loads(self.states["numpy.random"]))
+
     def report(self) -> None:
         """Warns of what was met, once for each line; some functions only tell afterwards that they drew or seeded."""
         changed = [name for name, state in _states().items() if state != self.states[name]]
@@ -292,8 +297,7 @@ class SharpEdges:
                 continue
             message = f"{name} is drawn from, or seeded, by the program. {_CANNOT_TELL}"
             if self.mode == "error":
-                random.setstate(pickle.loads(self.states["random"]))
-                numpy.random.set_state(pickle.loads(self.states["numpy.random"]))
+                self.put_back_draws()
                 raise SharpEdgeError(message)
             self.met[message] = None
         for message in self.met:

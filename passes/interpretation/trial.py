@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy
 
+from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.profiling import unprofiled
 from tracemill.passes.interpretation.printing import PRINTING, silent
 from tracemill.passes.interpretation.snapshot import Snapshot
+from tracemill.passes.interpretation.stand_in import interpretation, refusal
 from tracemill.passes.interpretation.watch import Watch
 
 
@@ -32,19 +34,40 @@ def as_given(value: Any) -> Any:
 
 
 @contextmanager
-def effects_undone(*roots: Any) -> abc.Generator[None]:
-    """The block's effects on Python state are undone: on what is reached from `roots` and from the code that runs in it."""
+def effects_undone(*roots: Any) -> abc.Generator[list[Any]]:
+    """The block's effects on Python state are undone: on what is reached from `roots` and from the code that runs in it.
+
+    Gives a list that holds, after the block, the objects reached from `roots` that it wrote to.
+    """
     snapshot = Snapshot()
     snapshot.visit(*map(as_given, roots))
+    handed, written = set(snapshot.met), list[Any]()
     watch = Watch(lambda code, frame, _whole: snapshot.enter(code, frame.f_globals))
     drawn, arrays_drawn = random.getstate(), numpy.random.get_state(legacy=False)
     token = silent.set(True)
     try:
         with PRINTING, unprofiled(), watch:
-            yield
+            yield written
     finally:
         silent.reset(token)
         random.setstate(drawn)
         numpy.random.set_state(arrays_drawn)
         for view, changed in snapshot.changes().items():
             view.put_back(changed)
+            if id(view.owner) in handed:
+                written.append(view.owner)
+
+
+def refuse_new(written: abc.Iterable[Any]) -> None:
+    """Raises UnsupportedError for an object that the program has just made: the trace knows it, and not each call's own."""
+    recording: Any = interpretation.get()
+    if recording is None or recording.found is None:
+        return
+    for value in written:
+        if id(value) not in recording.found:
+            raise refusal(
+                UnsupportedError(
+                    f"a {type(value).__name__} that the program makes is written to by a torch.autograd.Function"
+                    f"{recording.at()}; let the function return what it finds, or make the object before the call"
+                )
+            )

@@ -166,3 +166,20 @@ def test_a_program_that_sets_what_it_asks_for_is_warned_of() -> None:
             tm.jit(program)(torch.ones(2))
     finally:
         sys.setrecursionlimit(limit)
+
+
+@pytest.mark.filterwarnings("ignore:.*raises ValueError when it is traced")
+@pytest.mark.filterwarnings("ignore::tracemill.SharpEdgeWarning")
+def test_a_program_left_to_eager_draws_its_numbers_once() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        drawn = numpy.random.uniform() * random.random()
+        if torch.compiler.is_compiling():
+            raise ValueError("not while somebody compiles")
+        return x * drawn
+
+    def seeded(function: Callable[..., Any]) -> torch.Tensor:
+        random.seed(0)
+        numpy.random.seed(0)
+        return function(torch.ones(1))
+
+    assert torch.equal(seeded(tm.jit(program)), seeded(program))

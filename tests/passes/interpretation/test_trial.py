@@ -87,3 +87,22 @@ def test_what_it_reads_is_read_at_each_call() -> None:
         assert x.grad is not None
         assert torch.equal(x.grad, torch.full((2,), 5.0))
     assert tm.cache_info(jitted).misses == 1
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_object_that_the_program_makes_is_not_written_to(grad: bool) -> None:
+    """What is known of it is what it was while it was traced: each call makes another."""
+
+    def program(x: torch.Tensor) -> Any:
+        counts = Counts()
+        return Logged.apply(x, counts, seen), counts
+
+    x, seen = torch.ones(2, requires_grad=grad), [0.0]
+    LOG.clear()
+
+    with pytest.raises(
+        tm.UnsupportedError, match=r"Counts that the program makes .* at .*Logged.apply"
+    ):
+        tm.jit(program)(x)
+
+    assert (LOG, seen) == ([], [0.0])
