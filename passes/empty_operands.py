@@ -130,6 +130,7 @@ def _without(copies: Sequence[int], lines: list[BoundSymbol], trace: Trace) -> l
             continue
         if _are_alike(value, copy) and _may_give(lines[maker], lines[number]):
             lines[maker] = lines[maker].substitute({value: copy})
+            made_by[copy] = maker
             dropped.add(number)
     return [bsym for n, bsym in enumerate(lines) if n not in dropped]
 

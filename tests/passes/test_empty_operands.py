@@ -97,6 +97,13 @@ def test_what_is_joined_besides_stays_joined() -> None:
     assert len(tm.last_traces(jitted)[-1].bound_symbols[1].inputs) == 2
 
 
+def test_a_copy_of_a_copy_is_no_copy() -> None:
+    jitted = like_eager(
+        lambda x: torch.cat([torch.cat([NOTHING, x.sin()]), NOTHING]) * 2, torch.randn(2, 3)
+    )
+    assert lines(jitted) == ["torch.Tensor.sin", "torch.Tensor.mul"]
+
+
 def test_a_copy_is_the_callers_own() -> None:
     jitted = tm.jit(lambda x: (y := x.sin(), torch.cat([NOTHING, y]), torch.cat([x])))
     x = torch.randn(3)
