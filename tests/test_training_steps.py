@@ -450,10 +450,18 @@ def searched(x: torch.Tensor) -> None:
     torch.optim.LBFGS([WEIGHT]).step(closure)
 
 
+SPARSE = nn.Embedding(4, 2, sparse=True)
+
+
+def sparse(x: torch.Tensor) -> None:
+    SPARSE(x.long()).sum().backward()
+
+
 GROWN = torch.ones(3, requires_grad=True) * 1
 REFUSED: dict[str, tuple[Program, torch.Tensor]] = {
     "computed outside of the program": (grown, GROWN),
     "with the .grad that it gave": (kept, torch.ones(3)),
+    "layout torch.sparse_coo .* make it dense": (sparse, torch.ones(3)),
     "goes by the values of tensors .__float__.": (searched, torch.ones(3)),
 }
 

@@ -176,13 +176,12 @@ def _accumulate(
 
     known: the memory that others have, a gradient in which is copied; this one's is theirs from here on.
     """
+    grads.refuse_sparse(recording, gradient)
     held = grads.read(recording, owner)
     if held is None:
         grads.write(recording, owner, _kept(recording, owner.proxy, gradient, known))
     elif create_graph or not owner.proxy.meta.is_leaf:
         grads.write(recording, owner, recording.record(T.add, (held, gradient), {}))
-    elif held.layout != torch.strided and gradient.layout == torch.strided:
-        grads.write(recording, owner, recording.record(T.add, (gradient, held), {}))
     else:
         recording.record(T.add_, (held, gradient), {})
 
@@ -190,8 +189,6 @@ def _accumulate(
 def _kept(recording: Recording, owner: TensorProxy, gradient: Any, known: set[Storage]) -> Any:
     """A gradient as it is kept: a tensor of its own, which lies in memory like its tensor."""
     meta, wanted = gradient.proxy.meta, owner.meta
-    if meta.layout != torch.strided:
-        return recording.record(T.clone, (gradient,), {})
     is_own = gradient.proxy.storage not in known
     known.add(gradient.proxy.storage)
     contiguous = contiguous_stride(wanted.shape)

@@ -98,6 +98,8 @@ class Grads:
             real = _real(recording, tensor)
             with internals.DisableTorchFunction():
                 found = None if real is None else real.grad
+            if found is not None:
+                refuse_sparse(recording, found)
             stand_in = None if found is None else recording.lift(found)
             known = self._of[id(owner)] = Grad(owner, real, found, stand_in, stand_in)
         return known.now
@@ -105,6 +107,8 @@ class Grads:
     def write(self, recording: Recording, tensor: torch.Tensor, grad: Any) -> None:
         """Does `tensor.grad = grad`; raises what that raises."""
         owner = recording.lift(tensor)
+        if grad is not None:
+            refuse_sparse(recording, grad)
         now = None if grad is None else recording.lift(grad)
         if now is not None:
             _raise_as_eager(recording, owner.proxy, now.proxy)
@@ -125,6 +129,17 @@ def _real(recording: Recording, tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor
     known = (real for _, real in recording.lifted.values() if recording.lift(real) is tensor)
     return next(known, None)
+
+
+def refuse_sparse(recording: Recording, grad: torch.Tensor) -> None:
+    """Refuses gradients that are not dense, such as those of `nn.Embedding(sparse=True)`."""
+    with internals.DisableTorchFunction():
+        layout = grad.layout
+    if layout != torch.strided:
+        raise UnsupportedError(
+            f"a gradient of layout {layout} is kept inside the program{recording.at()}; make it dense (sparse=False), or "
+            "call backward and the optimiser outside"
+        )
 
 
 def _raise_as_eager(recording: Recording, owner: TensorProxy, grad: TensorProxy) -> None:
