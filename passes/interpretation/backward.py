@@ -28,12 +28,14 @@ from typing import Any, Protocol
 
 import torch
 
+from tracemill.compiler import torch_internals as internals
 from tracemill.compiler.meta import Storage, TensorMeta, contiguous_stride
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.values import leaves
 from tracemill.passes.interpretation import gradients_inside, grads
 from tracemill.passes.interpretation.gradients_inside import is_grown, refusal, tape_of
+from tracemill.passes.interpretation.replacement import standing_in
 from tracemill.passes.interpretation.tape import ONCE, Tape
 
 T: Any = torch.Tensor
@@ -61,11 +63,15 @@ def of_tensors(
     grad_tensors: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
     """`torch.autograd.backward(...)`."""
-    asking = "torch.autograd.backward"
-    _backward(recording, asking, tensors, grad_tensors, retain_graph, create_graph, inputs)
+    asking, given = (
+        "torch.autograd.backward",
+        grad_variables if grad_tensors is None else grad_tensors,
+    )
+    _backward(recording, asking, tensors, given, retain_graph, create_graph, inputs)
 
 
 def _backward(
@@ -218,3 +224,12 @@ def _is_dense(meta: TensorMeta) -> bool:
 
 
 HANDLED: dict[Any, Any] = {T.backward: of_tensor, torch.autograd.backward: of_tensors}
+
+
+def _unseen(recording: Recording, *args: Any, **kwargs: Any) -> None:
+    with internals.DisableTorchFunction():
+        of_tensors(recording, *args, **kwargs)
+
+
+REPLACED = (torch.autograd, "backward", standing_in(torch.autograd.backward, _unseen))
+"""Before PyTorch 2.11, function modes do not see it."""

@@ -20,6 +20,7 @@ from tracemill.compiler.random_state import (
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
 from tracemill.passes.interpretation import (
+    backward,
     encoders,
     functions,
     module_hooks,
@@ -124,6 +125,7 @@ def _replaced() -> abc.Iterator[tuple[Any, str, Any]]:
     yield from module_hooks.replaced()
     yield from torchscript.replaced()
     yield from optimisers.REPLACED
+    yield backward.REPLACED
     yield from encoders.replaced()
     yield _compiler, "_is_compiling_flag", _CompilingFlag(_compiler._is_compiling_flag)
 
