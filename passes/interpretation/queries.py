@@ -150,7 +150,6 @@ REFUSED: dict[Any, tuple[str, str]] = {
     T.resize_: ("Tensor.resize_", _RESIZED),
     T.resize_as_: ("Tensor.resize_as_", _RESIZED),
     T.register_hook: ("Tensor.register_hook", _HOOKS),
-    T.data.__set__: ("an assignment to Tensor.data", _WRITTEN),
     T._version.__get__: ("a tensor's version counter", _MEMORY),
     T._base.__get__: ("a view's base", "ask is_leaf, or keep the base by a name of its own"),
 }
@@ -206,6 +205,14 @@ def _data(recording: Recording, tensor: Any) -> Any:
     return made
 
 
+def _set_data(recording: Recording, tensor: Any, value: Any) -> None:
+    """`tensor.data = tensor`, as a module does that is brought to the dtype that it has; anything else is refused."""
+    if recording.lift(tensor) is not recording.lift(value):
+        raise UnsupportedError(
+            f"an assignment to Tensor.data is asked for{recording.at()}; tracemill cannot compile that: {_WRITTEN}"
+        )
+
+
 def _copied(recording: Recording, tensor: Any, memo: dict[int, Any]) -> Any:
     """`copy.deepcopy` of a tensor."""
     if recording.lift(tensor).proxy.requires_grad:
@@ -252,6 +259,7 @@ HANDLED: dict[Any, Any] = {
     T.requires_grad.__set__: _set_grad,
     T.__deepcopy__: _copied,
     T.data.__get__: _data,
+    T.data.__set__: _set_data,
     torch.autograd.grad: gradients_inside.recorded,
     T.item: optimisers.item,
     **grads.HANDLED,

@@ -59,3 +59,16 @@ def test_an_embedding_bag_given_weight_and_indices_the_other_way_round() -> None
 
     assert torch.equal(got, want)
     assert torch.equal(weight, other)
+
+
+def test_a_module_is_brought_to_the_dtype_that_it_has() -> None:
+    linear = nn.Linear(3, 2)
+    jitted = tm.jit(lambda x: linear.to(x.dtype)(x))
+    x = torch.randn(2, 3)
+
+    assert torch.equal(jitted(x), linear(x))
+    with pytest.raises(
+        tm.UnsupportedError, match=r"assignment to Tensor.data is asked for at .*linear.to"
+    ):
+        jitted(x.double())
+    assert linear.weight.dtype is torch.float32
