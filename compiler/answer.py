@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +59,10 @@ class NewTensor:
         self.index = index
         self.storage = storage
         self.offset = offset
+
+    def known_as(self, meta: TensorMeta) -> NewTensor:
+        """The same output with other metadata."""
+        return NewTensor(meta, self.index, self.storage, self.offset)
 
 
 GENERATOR = object()
@@ -122,6 +127,12 @@ class Answer:
         )
         self.metas = metas or {}
         self.asked: Any = None
+
+    def with_output(self, output: Any) -> Answer:
+        """The same answer with another output."""
+        made = copy.copy(self)
+        made.output = output
+        return made
 
     @property
     def is_query(self) -> bool:

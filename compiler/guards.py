@@ -50,6 +50,12 @@ def have_no_hooks(*tensors: torch.Tensor) -> bool:
     )
 
 
+def base_requires_grad(tensor: torch.Tensor) -> bool | None:
+    """Whether what a tensor is a view of requires grad; None for one that is no view."""
+    base = tensor._base
+    return None if base is None else base.requires_grad
+
+
 class TensorCheck:
     """Checks type, device, dtype, requires_grad, shape and strides of many tensors at once.
 

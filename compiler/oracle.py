@@ -312,10 +312,11 @@ def _answer(
             raise LeakedValueError(f"a fake tensor escaped in the answer {spec!r}")
     written = {_storage_key(tensor) for tensor in log.written}
     mutated = tuple(i for i, model in enumerate(models) if _storage_key(model) in written)
+    returned = {leaf.position for leaf in leaves(spec) if type(leaf) is SameTensor}
     changed = {
-        i: TensorMeta.of(model)
-        for i, (model, tensor) in enumerate(zip(models, tensors, strict=True))
-        if i in mutated and TensorMeta.of(model) is not tensor.meta
+        i: TensorMeta.of(models[i])
+        for i in sorted(returned.union(mutated))
+        if TensorMeta.of(models[i]) is not tensors[i].meta
     }
     body = _without_wrapping(log.operations, spec)
     return Answer(spec, len(tensors), mutated, changed, log.random, body, log.metas)

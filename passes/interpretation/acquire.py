@@ -142,9 +142,10 @@ class Acquire(ProgramPass):
             attention=interpreter.uses_attention,
             sizes=interpreter.symbolic_inputs.lines if symbolic else (),
             grants=grants.values(),
-            gradients=gradients_inside.checks(
-                interpreter.tape, [proxy for proxy, _ in checked_tensors]
-            ),
+            gradients=[
+                *gradients_inside.checks(interpreter.tape, [proxy for proxy, _ in checked_tensors]),
+                *interpreter.checks,
+            ],
         )
         return Program(prologue, computation, epilogue=epilogue)
 

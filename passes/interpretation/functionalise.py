@@ -326,6 +326,12 @@ class Replay:
         if write_back.takes_over(bsym, memory, self._given):
             memory.put(*bsym.args[:2])
             return
+        if any(base.inputs for base in bases) and any(
+            step.fn in STORAGE_READERS for step in bsym.answer.body
+        ):
+            raise NotFunctionalError(
+                f"{bsym.sym.name} counts from where memory begins, and each call's begins elsewhere"
+            )
         memory.run(bsym)
         for base in bases:
             memory.settle(base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from tracemill.compiler import prims
 from tracemill.compiler.answer import Answer
 from tracemill.compiler.errors import MutationError
+from tracemill.compiler.guards import check
 from tracemill.compiler.meta import Storage
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol, symbol
@@ -37,6 +38,7 @@ class Recording(Protocol):
 
     bound_symbols: list[BoundSymbol]
     lifted: dict[int, tuple[TensorProxy, torch.Tensor]]
+    checks: list[BoundSymbol]
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a call on proxies; returns its output, on proxies."""
@@ -50,6 +52,10 @@ class Recording(Protocol):
 
     def become(self, proxy: TensorProxy, other: TensorProxy) -> None:
         """Makes the stand-in of `proxy` the stand-in of `other`."""
+        ...
+
+    def latest(self, proxy: TensorProxy) -> TensorProxy:
+        """What the stand-in of a value stands for now."""
         ...
 
     def current(self, storage: Storage) -> Sequence[TensorProxy]:
@@ -85,6 +91,8 @@ def recorded(
             recording.call(fn, one_args, one_kwargs)
         return (answer.instantiate(tensors, _makes_nothing),)
     view = RESHAPED.get(fn)
+    if view in _DETACH:
+        _raise_for_view(recording, fn, answer, tensors[0])
     if view is not None:
         return (_reshaped(recording, view, args, kwargs, answer, tensors[0]),)
     resized = [p for p, meta in answer.changed.items() if meta.shape != tensors[p].meta.shape]
@@ -171,6 +179,21 @@ def _makes_nothing(spec: Any, storage: Storage, offset: int) -> Any:
     raise TypeError("a call that writes to lists of tensors makes no new one")
 
 
+def _raise_for_view(recording: Recording, fn: Any, answer: Answer, proxy: TensorProxy) -> None:
+    """Raises eager's error where `detach_` is called on a view; refuses to detach an input."""
+    root = root_of(proxy, recording.bound_symbols)
+    given = next((real for known, real in recording.lifted.values() if known is root), None)
+    if recording.latest(root) is not proxy or (given is not None and given._is_view()):
+        fn(torch.empty(1).view(1))
+    if given is None:
+        return
+    recording.checks.append(check(f"{root.name}: no view", "{}._base is None", root))
+    if answer.changed:
+        raise MutationError(
+            f"{symbol(fn).name} detaches an input of the program{recording.at()}; use detach()"
+        )
+
+
 def _reshaped(
     recording: Recording, view: Any, args: Any, kwargs: Any, answer: Answer, proxy: TensorProxy
 ) -> TensorProxy:
@@ -220,6 +243,13 @@ def _requiring_grad(recording: Recording, proxy: TensorProxy) -> TensorProxy:
     recording.emit(prims.SAME, (proxy,), {}, made)
     recording.become(proxy, made)
     return made
+
+
+def views_of(
+    proxy: TensorProxy, others: Iterable[TensorProxy], lines: Sequence[BoundSymbol]
+) -> list[TensorProxy]:
+    """Those of some tensors that autograd takes to be views of one."""
+    return [other for other in others if other is not proxy and root_of(other, lines) is proxy]
 
 
 def root_of(proxy: TensorProxy, lines: Sequence[BoundSymbol]) -> TensorProxy:

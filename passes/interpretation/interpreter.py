@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -37,6 +37,7 @@ from tracemill.passes.interpretation import (
 from tracemill.passes.interpretation.functorch import outlived, transformed
 from tracemill.passes.interpretation.grads import Grads
 from tracemill.passes.interpretation.kinds import PLAIN
+from tracemill.passes.interpretation.leaf_views import LeafViews
 from tracemill.passes.interpretation.location import Locator
 from tracemill.passes.interpretation.randomness import (
     TracedGenerator,
@@ -47,6 +48,9 @@ from tracemill.passes.interpretation.real import RealEnvironment, input_of
 from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusing
 from tracemill.passes.interpretation.traced_tensors import TracedTensors
 from tracemill.passes.interpretation.view_rules import ViewRules
+
+_HASH = torch.Tensor.__hash__
+_REQUIRES_GRAD = cast(Any, torch.Tensor.requires_grad).__get__
 
 _BY_DATA = (internals.DataDependentOutputException, internals.DynamicOutputShapeException)
 """What the oracle raises for calls whose result's shape, or whose doing, depends on what tensors hold."""
@@ -63,6 +67,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     casts: what autocast keeps in its cache: the cast of a parameter.
     uses_attention: whether a kernel of attention was chosen.
     refused: the first refusal that the program met; it may catch it, where eager would have gone on.
+    checks: what the prologue checks of the inputs, for what the program asked.
     handles: tells whether the program has come to code that goes on after errors. found: what the program found, by id,
     and has not made itself; None where nobody watches it. failed: what a call raised for its data.
     sizes: how PyTorch is asked for the program. tape: the program on fakes, once it asked for gradients.
@@ -76,6 +81,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self.unseen: set[TensorProxy] = set()
         self.casts: dict[TensorProxy, TensorProxy] = {}
         self.uses_attention = False
+        self.checks: list[BoundSymbol] = []
         self.refused: TracemillError | None = None
         self.failed: Exception | None = None
         self.handles: Callable[[], bool] = bool
@@ -98,6 +104,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         self._local_answers: dict[Any, Answer] = {}
         self._names = names
         self._view_rules = ViewRules()
+        self.leaf_views = LeafViews()
 
     def surroundings(self) -> AbstractContextManager[Any]:
         """What the program runs in besides."""
@@ -118,7 +125,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     def _to_proxies(self, value: Any) -> Any:
         def leaf(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return value.proxy if type(value) is TracedTensor else self.lift(value).proxy
+                return value.proxy if type(value) is TracedTensor else self.own(value).proxy
             return value.proxy if type(value) is TracedGenerator else value
 
         return map_leaves(leaf, value)
@@ -141,7 +148,11 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
             return transformed(self, func, args, kwargs)
         if func in queries.METADATA or func in queries.SETTINGS:
             if func in queries.METADATA and args and type(args[0]) in PLAIN:
-                self.lift(args[0])  # what the program read of it must be so at each call
+                stand_in = self.lift(args[0])  # what the program read of it must be so at each call
+                if func is not _HASH:  # it may have been written to
+                    args = (stand_in, *args[1:])
+            elif func is _REQUIRES_GRAD and self.leaf_views:
+                self.leaf_views.asked(args[0].proxy)
             return func(*args, **kwargs)
         if type(func) not in higher_order.NEVER and isinstance(func, internals.HigherOrderOperator):
             return higher_order.run(self, func, (*args, *kwargs.values()))
@@ -242,7 +253,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
     ) -> Any:
         """Records a call that PyTorch answered; its output, on proxies."""
         self._view_rules.raise_as_eager(self, fn, args, kwargs, answer, tensors)
-        if answer.mutated:
+        if answer.mutated or fn in in_place.RESHAPED:
             overlapping_writes.raise_as_eager(fn, args, kwargs, answer, tensors, self.at)
             written = in_place.recorded(self, fn, args, kwargs, answer, tensors)
             if written is not None:
@@ -256,6 +267,8 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
             now = now.with_default_dtype_of(self.around)
         sym = symbol_under(fn, now, self.around, attention=attention)
         output = answer.instantiate(tensors, self._new)
+        if not now.grad:
+            answer = self.leaf_views.taken(self, answer, output, tensors)
         self.emit(sym, args, kwargs, output, answer)
         return in_place.refreshed(self, output, answer, tensors) if answer.changed else output
 
@@ -305,6 +318,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
         """Adds the checks that only the whole program tells the need for; `returned` is its result, on proxies."""
         self._paths.settle(self)
         self._view_rules.refuse_returned(self, returned)
+        self.checks.extend(self.leaf_views.checks(self.bound_symbols))
 
     def source(self) -> Source | None:
         """The user's line that runs."""

@@ -27,15 +27,16 @@ from typing import Any
 
 import numpy
 
-from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning
+from tracemill.compiler.errors import SharpEdgeError, SharpEdgeWarning, UnsupportedError
 from tracemill.compiler.symbol import Source
+from tracemill.compiler.torch_internals import torch_function_enabled
 from tracemill.passes.interpretation import asked_names
 from tracemill.passes.interpretation.conditions import Named, StateCheck
 from tracemill.passes.interpretation.printing import STANDING_IN, paper, silent
 from tracemill.passes.interpretation.python_numbers import SPOKEN_FOR
 from tracemill.passes.interpretation.read_settings import READERS, ReadSettings
 from tracemill.passes.interpretation.replacement import standing_in
-from tracemill.passes.interpretation.stand_in import TracedTensor, refusal
+from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusal
 from tracemill.passes.interpretation.watch import is_beneath, is_collecting, is_watched
 
 _FUNCTIONS: dict[Any, str] = {
@@ -70,6 +71,14 @@ _NUMPYS = [
 ]
 """The functions of numpy.random that draw from numpy's own generator, which profile hooks are not told of."""
 
+_MADE = "a tensor of another class is made of a tensor's memory"
+_UNSEEN = {
+    "_use_count": ("a tensor is swapped for another one", "use copy_, or names of their own"),
+    "_make_subclass": (_MADE, "make it outside of the program"),
+    "as_subclass": (_MADE, "make it outside of the program"),
+}
+"""Methods of tensors that function modes do not see, each with what it is about, and what to do instead."""
+
 _CLOCKS = ("now", "utcnow", "today")
 _STREAMS = ("write", "writelines", "read", "readline", "readlines")
 _TELLING = (
@@ -86,6 +95,7 @@ _TOLD = frozenset(function.__name__ for function in _TELLING)
 _NAMES = frozenset(function.__name__ for function in _FUNCTIONS) | {
     *_CLOCKS,
     *_STREAMS,
+    *_UNSEEN,
     "fork_exec",
 }
 _CODES: dict[CodeType, str] = {
@@ -183,9 +193,11 @@ class SharpEdges:
         elif called in _TOLD and function in _TELLING:
             if _users_frame(frame) is not None:
                 self.told[function] = function()
-        elif called in _NAMES and self.mode != "allow":
+        elif called in _NAMES:
+            if called in _UNSEEN and torch_function_enabled():
+                _refuse_unseen(called)
             name = _name_of(function)
-            if name:
+            if name and self.mode != "allow":
                 self._meet(name, frame)
 
     def call(self, code: CodeType, frame: FrameType) -> None:
@@ -302,6 +314,12 @@ class SharpEdges:
             self.met[message] = None
         for message in self.met:
             warnings.warn(message, SharpEdgeWarning, stacklevel=2)
+
+
+def _refuse_unseen(name: str) -> None:
+    recording: Any = interpretation.get()
+    what, instead = _UNSEEN[name]
+    raise refusal(UnsupportedError(f"{what} by {name}{recording.at()}; {instead}"))
 
 
 def _users_frame(frame: FrameType | None, *, logging: bool = False) -> FrameType | None:

@@ -81,8 +81,12 @@ def own_attributes(tensor: Any) -> list[str]:
     ]
 
 
-_OURS = frozenset({"proxy", "_is_param", "_eager_class"})
+_OURS = frozenset({"proxy", "_param", "_eager_class"})
 _SIZES = "s_capsule"  # where PyTorch keeps symbolic sizes and strides for its code in C++
+
+
+def _say_parameter(tensor: TracedTensor, is_parameter: bool) -> None:
+    tensor._param, tensor._eager_class = is_parameter, torch.nn.Parameter
 
 
 def _refuse_class(tensor: TracedTensor, cls: type) -> None:
@@ -98,7 +102,12 @@ class TracedTensor(torch.Tensor):
     """
 
     proxy: TensorProxy
-    _is_param = False  # what isinstance(x, nn.Parameter) looks at
+    _param = False
+    _is_param = property(  # pyright: ignore[reportAssignmentType]
+        operator.attrgetter("_param"), _say_parameter
+    )
+    """What isinstance(x, nn.Parameter) looks at, and nn.Parameter(x) sets."""
+
     _eager_class: type = torch.Tensor
     # Asked for at every turn, so that it is no function in Python.
     __class__ = property(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -114,7 +123,7 @@ class TracedTensor(torch.Tensor):
 
     def be_parameter(self) -> None:
         """Makes this the stand-in of a parameter."""
-        self._is_param, self._eager_class = True, torch.nn.Parameter
+        self._is_param = True
 
     @staticmethod
     def __new__(cls: type[TracedTensor], proxy: TensorProxy, layout: Any = None) -> TracedTensor:

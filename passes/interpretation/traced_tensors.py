@@ -12,6 +12,7 @@ from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol
 from tracemill.compiler.values import map_leaves
+from tracemill.passes.interpretation import in_place
 from tracemill.passes.interpretation.kinds import refuse_other_kinds
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
@@ -23,12 +24,15 @@ class TracedTensors:
     lifted: the real tensors met on the way (parameters, buffers, globals), with their proxies.
     """
 
+    bound_symbols: list[BoundSymbol]
+
     def __init__(self) -> None:
         super().__init__()
         self.inputs: list[TensorProxy] = []
         self.lifted: dict[int, tuple[TensorProxy, torch.Tensor]] = {}
         self._storages: dict[int, Storage] = {}
         self._stand_ins: dict[TensorProxy, TracedTensor] = {}
+        self._owned: dict[int, torch.Tensor] = {}
         self._became: dict[TensorProxy, TensorProxy] = {}
         self._below_autograd = False
 
@@ -55,10 +59,19 @@ class TracedTensors:
             stand_in = self._stand_ins[proxy] = self._stand_in(proxy)
             stand_in.take_after(tensor)
             return stand_in
-        proxy = known[0]
+        return self._stand_ins[self.latest(known[0])]
+
+    def latest(self, proxy: TensorProxy) -> TensorProxy:
+        """What the stand-in of a value stands for now."""
         while proxy in self._became:
             proxy = self._became[proxy]
-        return self._stand_ins[proxy]
+        return proxy
+
+    def own(self, tensor: torch.Tensor) -> TracedTensor:
+        """The stand-in of a tensor that the program has as it is, and gets as it is from a call that returns it."""
+        stand_in = self.lift(tensor)
+        self._owned[id(stand_in)] = tensor
+        return stand_in
 
     def _storage_of(self, tensor: torch.Tensor) -> Storage | None:
         """The memory of a real tensor, one object for all that share it."""
@@ -89,6 +102,9 @@ class TracedTensors:
         stand_in.proxy = self._became[proxy] = made
         with internals.DisableTorchFunction():
             stand_in.requires_grad_()
+        for view in in_place.views_of(proxy, self.current(proxy.storage), self.bound_symbols):
+            if not view.requires_grad:  # autograd asks their base
+                self.require_grad(view)
 
     def current(self, storage: Storage) -> list[TensorProxy]:
         """The proxies of the stand-ins that lie in a storage."""
@@ -106,14 +122,15 @@ class TracedTensors:
         return TracedTensor(proxy)
 
     def stand_ins(self, output: Any) -> Any:
-        """An output with the stand-ins of its proxies."""
+        """An output with the stand-ins of its proxies, or the program's own tensors where it gave them."""
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, TensorProxy):
                 return value
             stand_in = self._stand_ins.get(value)
-            if stand_in is None:
-                stand_in = self._stand_ins[value] = self._stand_in(value)
+            if stand_in is not None:
+                return self._owned.get(id(stand_in), stand_in)
+            stand_in = self._stand_ins[value] = self._stand_in(value)
             return stand_in
 
         return map_leaves(leaf, output)
