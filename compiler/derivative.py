@@ -32,6 +32,9 @@ REMEMBERED_DERIVATIVES = 4096
 ASKING_GRAD_MODE = frozenset([torch.ops.aten.mkldnn_rnn_layer.default])
 """Operations whose kernels keep less for a backward where grad mode is off, as it is in a compiled forward."""
 
+_ASKING_PHASES = frozenset([torch.ops.aten.linalg_eig.default, torch.ops.aten._linalg_eigh.default])
+"""Operations whose backwards raise, for complex vectors, where a loss depends on their phase: fakes cannot tell."""
+
 Cotangents = Sequence[tuple[int, TensorProxy]]
 """Which outputs have a cotangent, by position among the output's leaves, and a proxy like each."""
 
@@ -97,6 +100,12 @@ class Derivative:
             self.steps = self.body.take(keep=kept)
         if any(step.operation in ASKING_GRAD_MODE for step in self.steps):
             raise NotCapturedError(f"{symbol(fn).name} keeps what its backward needs in grad mode")
+        if any(step.operation in _ASKING_PHASES for step in self.steps) and any(
+            isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in (*models, *self.made)
+        ):
+            raise NotCapturedError(
+                f"the backward of {symbol(fn).name} looks at what its vectors are"
+            )
         self.outputs = tuple(
             None if ref is None else self.body.resolve(ref) for ref in self.outputs
         )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler.body import NotCapturedError
+from tracemill.compiler.torch_internals import set_version
 
 Gradient = torch.Tensor | None
 Node = Any
@@ -129,8 +130,23 @@ def walked(
 
 def kept_by(outputs: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> Iterator[bool]:
     """Whether the backward from some outputs checks that nobody has written to a tensor, for each of the tensors."""
-    kept = set(map(_memory, _saved(outputs)))
-    return (_memory(tensor) in kept for tensor in tensors)
+    kept: dict[Any, list[torch.Tensor]] = {}
+    for saved in _saved(outputs):
+        kept.setdefault(_memory(saved), []).append(saved)
+    return (_tells_writes(tensor, kept.get(_memory(tensor), ())) for tensor in tensors)
+
+
+def _tells_writes(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> bool:
+    """Whether one of some tensors in the same memory counts the writes to a tensor: a view may have a count of its own."""
+    if not kept or tensor.is_inference():
+        return bool(kept)
+    before = [other._version for other in kept]
+    count = tensor._version
+    torch.autograd.graph.increment_version(tensor)
+    try:
+        return any(other._version != old for other, old in zip(kept, before, strict=True))
+    finally:
+        set_version((tensor,), (count,))
 
 
 def _memory(tensor: torch.Tensor) -> Any:

@@ -168,6 +168,9 @@ from torch._C import _FunctionBase as FunctionBase
 # False inside of DisableTorchFunction: the oracle or a real environment is at work, not the user's program.
 from torch._C import _is_torch_function_enabled as torch_function_enabled
 
+# Puts back the count of a tensor's writes that was raised to see which others count them.
+from torch._C._autograd import _unsafe_set_version_counter as set_version
+
 # PyTorch's short names of dtypes: f32, bf16, i64, b8.
 from torch.utils._dtype_abbrs import dtype_abbrs
 
@@ -388,6 +391,7 @@ __all__ = [
     "set_grad_enabled",
     "set_mkldnn_enabled",
     "set_saved_tensor_hooks_ignored",
+    "set_version",
     "setting_readers",
     "to_functional",
     "torch_function_enabled",

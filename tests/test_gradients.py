@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tracemill as tm
 from tests.models import BUILDERS, Built, gpt, tensors_in
+from tracemill.compiler.errors import UnsupportedError
 
 Program = Callable[..., Any]
 
@@ -441,3 +442,127 @@ def test_a_quantised_tensor_inside_is_refused_by_name() -> None:
 
     with pytest.raises(NotImplementedError, match=r"quantised tensor is made at .*test_gradients"):
         tm.jit(program)(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.linalg.eig(x)[1].real.sum(),
+        lambda x: torch.linalg.eig(torch.complex(x, x))[1].imag.sum(),
+        lambda x: torch.linalg.eigh(torch.complex(x, x * 0))[1].imag.sum(),
+        lambda x: torch.linalg.svd(torch.complex(x, x))[0].real.sum(),
+    ],
+)
+def test_a_loss_that_depends_on_the_phase_of_vectors_is_an_error(program: Program) -> None:
+    messages = []
+    for called in (program, tm.jit(program)):
+        x = torch.tensor([[0.1, 0.9], [-0.8, 0.2]], requires_grad=True)
+        loss = called(x)
+        with pytest.raises(RuntimeError, match="up to multiplication by") as raised:
+            loss.backward()
+        messages.append(str(raised.value))
+    assert messages[1] == messages[0]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.linalg.eig(x)[1].abs(),
+        lambda x: torch.linalg.eig(x)[0].abs(),
+        lambda x: torch.linalg.eigh(torch.complex(x, x * 0))[0],
+        lambda x: torch.linalg.eigh(x)[1].abs(),
+    ],
+)
+def test_a_loss_that_does_not_depend_on_the_phase_of_vectors(program: Program) -> None:
+    check(program, torch.tensor([[0.1, 0.9], [-0.8, 0.2]], requires_grad=True))
+
+
+def _written(keep: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Program:
+    """A program that writes to what a line has read."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y, weights = x * 1, torch.tensor([0.5, 1.5])
+        made = keep(y, weights)
+        y.mul_(2)
+        weights.add_(1)
+        return made
+
+    return program
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@pytest.mark.parametrize(
+    ("keep", "is_kept"),
+    [
+        (lambda y, w: y.masked_select(w > 1), True),
+        (lambda y, w: y[w > 1], False),
+        (lambda y, w: torch.cov(y, aweights=w), True),
+        (lambda y, w: torch.cov(y), False),
+        (lambda y, w: torch.linalg.lstsq(y, y + 1).solution, True),
+        (lambda y, w: y * w, True),
+        (lambda y, w: y + w, False),
+    ],
+)
+def test_a_write_to_what_a_backward_keeps_is_an_error(keep: Any, is_kept: bool, cache: Any) -> None:
+    program = _written(keep)
+    for called in (program, tm.jit(program, cache=cache)):
+        x = torch.tensor([[0.1, 0.9], [-0.8, 0.2]], requires_grad=True)
+        made = called(x)
+        if not is_kept:
+            made.sum().backward()
+            continue
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            made.sum().backward()
+
+
+def test_a_write_that_a_backward_reads_and_no_count_tells_of_is_refused() -> None:
+    """What `kron` keeps is a view with a count of its own: eager's backward reads what is there in the end."""
+    with pytest.raises(UnsupportedError, match="does not count the writes"):
+        tm.jit(_written(torch.kron))(torch.ones(2, 2, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["acosh_", "asinh_", "atanh_"])
+def test_a_write_that_has_no_derivative_in_place_is_refused(name: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return getattr(x * 1.0, name)()
+
+    x = torch.full((2,), 0.5, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="inplace version"):
+        program(x).sum().backward()
+    jitted = tm.jit(program)
+    with pytest.raises(UnsupportedError, match=f"{name} .* use the functional form"):
+        jitted(x)
+    torch.testing.assert_close(jitted(x.detach()), program(x.detach()), equal_nan=True)
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@pytest.mark.parametrize(
+    "spread",
+    [
+        lambda out: out.mT.contiguous().mT,
+        lambda out: torch.ones(()).expand(out.shape),
+        lambda out: torch.linspace(1, 2, out.numel() * 2).reshape(*out.shape, 2)[..., 1],
+        lambda out: torch.linspace(1, 2, out.shape[-1]).expand(out.shape),
+        lambda out: torch.linspace(1, 2, out.numel()).reshape(out.shape).flip(0).mT.clone().mT,
+    ],
+)
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x @ x.mT).tanh(),
+        lambda x: F.softmax(x, -1).mT,
+        lambda x: x.exp()[:, 1:],
+        lambda x: F.layer_norm(x, x.shape[1:]),
+        lambda x: x.cumsum(0).view(x.shape[1], -1),
+        lambda x: x.clone().mul_(2).mT,
+    ],
+)
+def test_cotangents_of_other_strides(program: Program, spread: Any, cache: Any) -> None:
+    jitted = tm.jit(program, cache=cache)
+    for other in (torch.ones_like, spread, spread):
+        found = []
+        for called in (program, jitted):
+            x = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
+            made = called(x)
+            found += [torch.autograd.grad(made, x, other(made.detach()))[0]]
+        torch.testing.assert_close(found[1], found[0])

@@ -16,6 +16,7 @@ from tracemill.compiler.errors import MutationError, UnsupportedError
 Jit = Callable[[Any], Any]
 Program = Callable[[Tensor, Tensor], Any]
 
+FOREACH_ADD: Any = getattr(torch, "_foreach_add_")  # noqa: B009 -- PyTorch exports it without saying so
 CACHES = ("constant values", "symbolic values")
 
 
@@ -127,7 +128,7 @@ RETURNING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "init": lambda t, x: nn.init.ones_(t),
     "aten": lambda t, x: torch.ops.aten.add_.Tensor(t, 1),
     "detach_": lambda t, x: t.detach_(),
-    "foreach": lambda t, x: torch._foreach_add_([t], 1)[0],
+    "foreach": lambda t, x: FOREACH_ADD([t], 1)[0],
 }
 """Calls that return their argument, or a tensor like it: PyTorch says which."""
 
@@ -170,7 +171,7 @@ WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "index": lambda t, x: t.index_add_(0, torch.tensor([0, 1]), x),
     "detached": lambda t, x: t.detach().add_(x.detach()),
     "twice": lambda t, x: t.add_(x).mul_(x),
-    "in_turn": lambda t, x: torch._foreach_add_([t, t[0]], 1.0),
+    "in_turn": lambda t, x: FOREACH_ADD([t, t[0]], 1.0),
 }
 
 
@@ -305,9 +306,22 @@ def test_a_diagonal_of_a_tensor_that_begins_inside_of_its_memory(assert_same: An
     assert_same(scenario)
 
 
+def test_a_place_in_memory_of_tensors_that_begin_elsewhere() -> None:
+    def program(x: Tensor) -> Any:
+        x.mul_(2)
+        return x.as_strided((2,), (1,), 0) * 1
+
+    base = torch.arange(12.0).reshape(4, 3)
+    called = tm.jit(program)
+    assert called(base).tolist() == [0, 2]
+    with pytest.raises(MutationError, match="begin where its memory begins"):
+        called(base[1:])
+    assert base.tolist() == (torch.arange(12.0).reshape(4, 3) * 2).tolist()
+
+
 def test_an_argument_becomes_a_parameter() -> None:
     def program(x: Tensor) -> Any:
-        p = nn.Parameter(x)
+        p: Any = nn.Parameter(x)
         return isinstance(p, nn.Parameter), type(p), p.__class__, (p * 2).detach()
 
     given = torch.ones(3)

@@ -220,14 +220,29 @@ def probe(
         return _probe(bsym, cotangents, sizes.model, sizes)
     except Exception:  # whatever user code raises on fakes
         sizes.specialise(bsym.args, bsym.kwargs, bsym.output, cotangents)
-    for model in (Sizes().model, lambda proxy: stand_in_for(proxy, None)):
+    for model in (Sizes().model, _zeros):
         try:
             return _probe(bsym, cotangents, model, Sizes())
         except Exception:  # or on zeros
             continue
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
     like = [_gradient(plain_like(tensor.meta)) for tensor in tensors if tensor.requires_grad]
-    return Probed([*like], (), is_guess=True)
+    return Probed([*like], _kept(bsym, cotangents), is_guess=True)
+
+
+def _kept(
+    bsym: BoundSymbol, cotangents: Sequence[tuple[TensorProxy, TensorProxy]]
+) -> Collection[TensorProxy]:
+    """What autograd keeps of a line whose results differ in shape with the data; all of it, where zeros do not tell."""
+    try:
+        return _probe(bsym, cotangents, _zeros, Sizes(), differentiates=False).kept
+    except Exception:
+        tensors = tensor_arguments(bsym.args, bsym.kwargs)
+        return [*tensors, *(out for out in bsym.outputs if isinstance(out, TensorProxy))]
+
+
+def _zeros(proxy: TensorProxy) -> torch.Tensor:
+    return stand_in_for(proxy, None)
 
 
 def _gradient(meta: TensorMeta) -> TensorProxy:
@@ -241,7 +256,10 @@ def _probe(
     cotangents: Sequence[tuple[TensorProxy, TensorProxy]],
     model: Callable[[TensorProxy], torch.Tensor],
     sizes: Sizes,
+    *,
+    differentiates: bool = True,
 ) -> Probed:
+    """What a line's own backward gives, unless that is not asked, and keeps; found with `model` of its tensors."""
     assert bsym.sym.impl is not None
     tensors = tensor_arguments(bsym.args, bsym.kwargs)
     with ExitStack() as stack:
@@ -249,7 +267,7 @@ def _probe(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(effects_undone(bsym.sym.impl, *leaves((bsym.args, bsym.kwargs))))
         models = {tensor: model(tensor) for tensor in tensors}
-        given = [model(cotangent) for _, cotangent in cotangents]
+        given = [model(cotangent) for _, cotangent in cotangents] if differentiates else []
         if any(isinstance(fake, internals.FakeTensor) for fake in given):
             stack.enter_context(sizes.mode)
         stack.enter_context(torch.enable_grad())
@@ -264,11 +282,9 @@ def _probe(
             **{proxy: made for proxy, made in results.items() if isinstance(made, torch.Tensor)},
         }
         kept = list(kept_by(outs, values.values()))
-        found: Any = torch.autograd.grad(
-            outs,
-            [models[tensor] for tensor in tensors if tensor.requires_grad],
-            given,
-            allow_unused=True,
+        wanted = [models[tensor] for tensor in tensors if tensor.requires_grad]
+        found: Any = (
+            torch.autograd.grad(outs, wanted, given, allow_unused=True) if differentiates else ()
         )
     made = [
         None if gradient is None else sizes.like(_gradient(TensorMeta.of(gradient)), gradient)

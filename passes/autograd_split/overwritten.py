@@ -33,6 +33,11 @@ def read(
         if each.seen:
             if each.value in (given if saved is None else saved):
                 return [_failure(bsym, each), *found]
+            if each.value in given:
+                raise MutationError(
+                    f"{_where(each)} writes to what the backward of {bsym.sym.name}{at(bsym)} reads and does not count the "
+                    "writes to; write to a clone, or use the functional form"
+                )
             continue
         if each.value not in given:
             continue

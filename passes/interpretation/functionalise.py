@@ -45,6 +45,7 @@ from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 from tracemill.passes.dce import swept
 from tracemill.passes.interpretation import in_place, overlap, write_back
+from tracemill.passes.interpretation.in_place_derivatives import is_differentiable
 from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError
 from tracemill.passes.interpretation.overwrites import Overwrites
 from tracemill.passes.interpretation.write_back import RealViews
@@ -264,12 +265,13 @@ class Replay:
         return self._memory.part(out, base, out.storage_offset - base.start)
 
     def _refuse_offset(self, tensors: list[TensorProxy]) -> None:
-        for tensor in tensors:
-            if tensor in self._memory and self._memory.base(tensor).proxy.storage_offset != 0:
+        for base in [self._memory.base(tensor) for tensor in tensors if tensor in self._memory]:
+            if base.proxy.storage_offset != 0:
                 raise MutationError(
                     f"a view is taken by its place in memory{self._memory.at()}, of a tensor that is written to and "
                     "does not begin where its memory begins; clone it first"
                 )
+            base.begins = True
 
     # Writes
 
@@ -326,12 +328,13 @@ class Replay:
         if write_back.takes_over(bsym, memory, self._given):
             memory.put(*bsym.args[:2])
             return
-        if any(base.inputs for base in bases) and any(
-            step.fn in STORAGE_READERS for step in bsym.answer.body
-        ):
-            raise NotFunctionalError(
-                f"{bsym.sym.name} counts from where memory begins, and each call's begins elsewhere"
-            )
+        if any(step.fn in STORAGE_READERS for step in bsym.answer.body):
+            if any(base.proxy.storage_offset for base in bases):
+                raise NotFunctionalError(f"{bsym.sym.name} counts from where memory begins")
+            for base in bases:
+                base.begins = True
+        if grad and not is_differentiable(bsym, memory.sizes):
+            raise NotFunctionalError(f"{bsym.sym.name} is not differentiated in place")
         memory.run(bsym)
         for base in bases:
             memory.settle(base)

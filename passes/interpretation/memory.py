@@ -50,7 +50,7 @@ class Base:
 
     inputs: the program's inputs that lie in it. start: where it begins in its storage, in elements.
     followed: whether autograd saw a write to it, through which gradients flow. versioned: whether version counters tell of
-    a write to it, as they do unless it is written to by `.data` alone.
+    a write to it, as they do unless it is written to by `.data` alone. begins: whether it must begin where its memory does.
     """
 
     proxy: TensorProxy
@@ -60,6 +60,7 @@ class Base:
     start: int
     followed: bool = False
     versioned: bool = False
+    begins: bool = False
 
 
 class _Log(internals.TorchDispatchMode):

@@ -80,13 +80,16 @@ def refuse_unlike(group: Sequence[TensorProxy]) -> None:
 
 
 def checks(computation: Trace, bases: Sequence[Base]) -> Iterator[BoundSymbol]:
-    """The prologue's lines for what the inputs share."""
+    """The prologue's lines for where in memory the inputs lie."""
     used: set[Proxy] = {proxy for bsym in computation.bound_symbols for proxy in bsym.inputs}
     used.update(computation.outputs)
     written = [base for base in bases if base.inputs]
     for base in written:
         if len(base.inputs) > 1:
             yield _shared(base.inputs)
+        for given in base.inputs if base.begins else ():
+            begin = given.storage_offset
+            yield check(f"{given.name}: where it begins", "{}.storage_offset() == {}", given, begin)
     known = {proxy for base in written for proxy in base.inputs}
     others = [
         proxy
