@@ -84,7 +84,7 @@ class Answer:
     output: its structure, with NewTensor, SameTensor and constants as leaves.
     mutated: positions of the tensor arguments that it writes to.
     changed: new metadata of arguments whose metadata it changes (`t_`, `squeeze_`).
-    random: whether it draws random numbers.
+    random: whether it draws random numbers. requires_grad: whether a tensor that it gives does.
     body: the ATen operations that it consists of. attends: whether one of them is a kernel of attention. asserts: whether
     one gives nothing, as `torch._assert_async` does.
     asked: the keys of the arguments that it is about.
@@ -102,6 +102,7 @@ class Answer:
         "mutated",
         "output",
         "random",
+        "requires_grad",
     )
 
     def __init__(
@@ -119,6 +120,9 @@ class Answer:
         self.mutated = mutated
         self.changed = changed or {}
         self.random = random
+        self.requires_grad = any(
+            type(spec) is NewTensor and spec.meta.requires_grad for spec in leaves(output)
+        )
         self.body = tuple(body)
         self.attends = any("attention" in operation.fn._schema.name for operation in body)
         self.asserts = not mutated and any(

@@ -267,7 +267,7 @@ class Interpreter(TracedTensors, TracedGenerators, TorchFunctionMode):
             now = now.with_default_dtype_of(self.around)
         sym = symbol_under(fn, now, self.around, attention=attention)
         output = answer.instantiate(tensors, self._new)
-        if not now.grad:
+        if not now.grad and (answer.requires_grad or self.leaf_views):
             answer = self.leaf_views.taken(self, answer, output, tensors)
         self.emit(sym, args, kwargs, output, answer)
         return in_place.refreshed(self, output, answer, tensors) if answer.changed else output
