@@ -62,11 +62,9 @@ from torch._C import _ensureCUDADeviceGuardSet as ensure_cuda_guard
 # Whether deterministic algorithms are asked for: the C function under torch.get_deterministic_debug_mode.
 from torch._C import _get_deterministic_algorithms as deterministic_algorithms
 
-# True under any autocast, whatever the device.
-from torch._C import _is_any_autocast_enabled as any_autocast_enabled
-
-# Switches off autocast for a block, whatever the device.
+# Whether there is any autocast, and a block without, whatever the device.
 from torch._C import _DisableAutocast as no_autocast
+from torch._C import _is_any_autocast_enabled as any_autocast_enabled
 
 # The functions that take `device=` from torch.set_default_device.
 from torch.utils._device import _device_constructors as device_constructors

@@ -328,11 +328,8 @@ class Replay:
         if write_back.takes_over(bsym, memory, self._given):
             memory.put(*bsym.args[:2])
             return
-        if any(step.fn in STORAGE_READERS for step in bsym.answer.body):
-            if any(base.proxy.storage_offset for base in bases):
-                raise NotFunctionalError(f"{bsym.sym.name} counts from where memory begins")
-            for base in bases:
-                base.begins = True
+        if not overlap.counts_right(bsym, bases):
+            raise NotFunctionalError(f"{bsym.sym.name} counts from where memory begins")
         if grad and not is_differentiable(bsym, memory.sizes):
             raise NotFunctionalError(f"{bsym.sym.name} is not differentiated in place")
         memory.run(bsym)

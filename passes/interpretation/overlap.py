@@ -13,6 +13,7 @@ import torch
 from tracemill.compiler.errors import MutationError
 from tracemill.compiler.guards import check
 from tracemill.compiler.models import extent_of, is_dense
+from tracemill.compiler.oracle import STORAGE_READERS
 from tracemill.compiler.proxy import Proxy, TensorProxy
 from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.symbol import BoundSymbol
@@ -77,6 +78,17 @@ def refuse_unlike(group: Sequence[TensorProxy]) -> None:
         raise MutationError(
             f"{names} share memory that the program writes to, as different dtypes or conjugates; clone one of them"
         )
+
+
+def counts_right(bsym: BoundSymbol, bases: Sequence[Base]) -> bool:
+    """Whether a write may count from where memory begins, as it does in its functional form; these then must begin there."""
+    if bsym.answer is None or all(step.fn not in STORAGE_READERS for step in bsym.answer.body):
+        return True
+    if any(base.proxy.storage_offset for base in bases):
+        return False
+    for base in bases:
+        base.begins = True
+    return True
 
 
 def checks(computation: Trace, bases: Sequence[Base]) -> Iterator[BoundSymbol]:
