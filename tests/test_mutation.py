@@ -649,3 +649,44 @@ def test_a_diagonal_written_in_place_takes_no_gradient() -> None:
     (want,) = torch.autograd.grad(program(x), x, weights)
     (got,) = torch.autograd.grad(tm.jit(program)(x), x, weights)
     assert torch.equal(got, want)
+
+
+def test_a_write_that_a_caller_without_gradients_would_not_follow_is_refused() -> None:
+    @tm.jit
+    def program(x: Tensor, weight: Tensor) -> None:
+        with torch.enable_grad():
+            x.mul_(weight)
+
+    x, weight = torch.ones(3), torch.nn.Parameter(torch.full((3,), 2.0))
+    with torch.no_grad(), pytest.raises(tm.MutationError, match="call it with gradients on"):
+        program(x, weight)
+    assert torch.equal(x, torch.ones(3))
+    program(x, weight)
+    assert x.requires_grad
+
+
+def test_a_view_before_the_memory_that_inputs_share_is_refused() -> None:
+    @tm.jit
+    def program(x: Tensor, y: Tensor) -> None:
+        torch.as_strided(x, (2, 2), (1, 2), 2).copy_(y.mean())
+
+    memory = torch.arange(40.0)
+    with pytest.raises(tm.MutationError, match="does not begin where its memory begins"):
+        program(memory[4:22].view(3, 6), memory[10:22].view(2, 6))
+    assert torch.equal(memory, torch.arange(40.0))
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[:1].expand(3), lambda x: x.unfold(0, 2, 1)], ids=["expand", "unfold"]
+)
+def test_a_write_to_elements_that_are_one_in_memory_is_refused(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    @tm.jit
+    def program(x: Tensor) -> None:
+        view(x).zero_()
+
+    x = torch.ones(3)
+    with pytest.raises(tm.MutationError, match="elements of which are one in memory"):
+        program(x)
+    assert torch.equal(x, torch.ones(3))

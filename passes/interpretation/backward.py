@@ -100,7 +100,7 @@ def _backward(
     with without_autocast(), torch.set_grad_enabled(create_graph):
         for proxy, gradient in zip(wanted, found, strict=True):
             if gradient is not None:
-                owner = recording.stand_ins(proxy)
+                owner = recording.lift(recording.stand_ins(proxy))
                 _accumulate(recording, owner, gradient, known, create_graph=create_graph)
 
 
@@ -122,7 +122,7 @@ def _wanted(recording: Recording, tape: Tape, outs: Sequence[TensorProxy], input
             recording, "has inputs=, and other tensors retain their gradients; name these too"
         )
     for proxy in wanted:
-        grads.retain(recording, recording.stand_ins(proxy))
+        grads.retain(recording, recording.lift(recording.stand_ins(proxy)))
     return wanted
 
 

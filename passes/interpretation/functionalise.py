@@ -224,7 +224,7 @@ class Replay:
         memory = self._memory
         tensors = tensor_arguments(bsym.args, bsym.kwargs)
         if bsym.sym.impl in STORAGE_READERS:
-            self._refuse_offset(tensors)
+            overlap.begins(self._memory, tensors)
         specs = leaves(bsym.answer.output) if bsym.answer is not None else []
         try:
             made = memory.run(bsym)
@@ -260,18 +260,9 @@ class Replay:
         of = _in_same_storage(out, tensors)
         if of is None or of not in self._memory:
             return None
-        self._refuse_offset([of])
+        overlap.begins(self._memory, [of])
         base = self._memory.base(of)
         return self._memory.part(out, base, out.storage_offset - base.start)
-
-    def _refuse_offset(self, tensors: list[TensorProxy]) -> None:
-        for base in [self._memory.base(tensor) for tensor in tensors if tensor in self._memory]:
-            if base.proxy.storage_offset != 0:
-                raise MutationError(
-                    f"a view is taken by its place in memory{self._memory.at()}, of a tensor that is written to and "
-                    "does not begin where its memory begins; clone it first"
-                )
-            base.begins = True
 
     # Writes
 
@@ -280,6 +271,7 @@ class Replay:
         assert bsym.answer is not None
         tensors = tensor_arguments(bsym.args, bsym.kwargs)
         written = [tensors[position] for position in bsym.answer.mutated]
+        overlap.refuse_repeating(bsym, written, memory.at)
         bases = list(dict.fromkeys(map(memory.base, written)))
         before = {base: memory.plain_value(base) for base in bases}
         hidden = [base for base in bases if self._is_hidden(bsym, base, before[base], tensors)]

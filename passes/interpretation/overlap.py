@@ -6,7 +6,7 @@ apart.check(x, running_mean, y, weight) or mismatch("memory that is written to: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.symbolic import is_symbolic
 from tracemill.compiler.trace import Trace
-from tracemill.passes.interpretation.memory import Base
+from tracemill.passes.interpretation.memory import Base, Memory
 
 
 def span(proxy: TensorProxy) -> tuple[int, int]:
@@ -58,6 +58,29 @@ def extent(group: Sequence[TensorProxy]) -> tuple[int, int]:
     size = group[0].dtype.itemsize
     spans = [span(proxy) for proxy in group]
     return min(start for start, _ in spans) // size, max(end for _, end in spans) // size
+
+
+def refuse_repeating(
+    bsym: BoundSymbol, written: Sequence[TensorProxy], at: Callable[[], str]
+) -> None:
+    """Raises MutationError for a write to a tensor elements of which are one in memory, as an expanded one's."""
+    for proxy in written:
+        if extent_of(proxy.meta) < proxy.meta.numel:
+            raise MutationError(
+                f"{bsym.sym.name} writes to a tensor elements of which are one in memory{at()}, such as an expanded one; "
+                "write to what it is a view of"
+            )
+
+
+def begins(memory: Memory, tensors: Sequence[TensorProxy]) -> None:
+    """Takes note that a view is taken of tensors by its place in memory; raises MutationError where that tells otherwise."""
+    for base in [memory.base(tensor) for tensor in tensors if tensor in memory]:
+        if base.start != 0 or base.proxy.storage_offset != 0:
+            raise MutationError(
+                f"a view is taken by its place in memory{memory.at()}, of a tensor that is written to and does not begin "
+                "where its memory begins; clone it first"
+            )
+        base.begins = True
 
 
 def covers(proxy: TensorProxy, start: int, end: int) -> bool:

@@ -151,6 +151,11 @@ def _write_back(program: Program, memory: Memory) -> tuple[list[BoundSymbol], li
         for proxy in [base.proxy] if base.proxy in given else base.inputs:
             followed = base.followed and torch.is_grad_enabled()
             value = memory.plain_value(base) if followed else memory.value(proxy)
+            if base.followed and not followed and memory.plain_value(base).requires_grad:
+                raise MutationError(
+                    f"{proxy.name} is written to where the program switches gradients on, by a call that has them off, so "
+                    "that autograd would follow the write; call it with gradients on"
+                )
             if value is proxy:
                 continue
             if value.requires_grad and not followed:
