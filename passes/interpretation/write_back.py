@@ -29,6 +29,7 @@ class RealViews:
         self._memory = memory
         self._real: dict[Proxy, Proxy] = {proxy: proxy for proxy in trace.args}
         self._made_by: dict[Proxy, BoundSymbol] = {}
+        self._first: dict[Proxy, Proxy] = {}
 
     def taken(self, bsym: BoundSymbol, line: BoundSymbol) -> None:
         """Takes note of a call that gives views, and of its line in the functional program."""
@@ -52,14 +53,15 @@ class RealViews:
         """Takes note that a value is another one, known under new metadata."""
         if other in self._real:
             self._real[proxy] = self._real[other]
-        if other in self._made_by:
-            self._made_by[proxy] = self._made_by[other]
+        self._first[proxy] = self._first.get(other, other)
 
-    def of(self, proxy: TensorProxy) -> Proxy:
+    def of(self, proxy: Proxy) -> Proxy:
         """The view of a real input that `proxy` is in the program; adds its line where there is none."""
         known = self._real.get(proxy)
         if known is not None:
             return known
+        if proxy in self._first:
+            return self.of(self._first[proxy])
         bsym = self._made_by.get(proxy)
         if bsym is None or bsym.answer is None:
             raise MutationError(
