@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import tracemill as tm
 from tests.models import bert, gpt2, llama
 from tests.specialisations import ASKS_MORE, has_entries
-from tracemill.passes.interpretation.python_numbers import asking_pytorch, like_plain_numbers
+from tracemill.passes.interpretation.python.python_numbers import asking_pytorch, like_plain_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is compiled again")
 Program = Callable[..., Any]

@@ -34,7 +34,7 @@ from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, LineWriter, Symbol
 from tracemill.compiler.values import leaves, map_leaves, substitute
 from tracemill.passes.autograd_split.links import UNNAMED, Gradients
-from tracemill.passes.interpretation.trial import effects_undone
+from tracemill.passes.interpretation.python.trial import effects_undone
 
 
 class _Leaf(Symbol):

@@ -26,21 +26,21 @@ from tracemill.compiler.proxy import AnyProxy, Proxy, TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, symbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import proxies
-from tracemill.passes.interpretation import gradients_inside
-from tracemill.passes.interpretation.fetch import Fetched
-from tracemill.passes.interpretation.followed import followed
-from tracemill.passes.interpretation.functions import is_users
-from tracemill.passes.interpretation.granted import granted
+from tracemill.passes.interpretation.gradients import gradients_inside
+from tracemill.passes.interpretation.gradients.followed import followed
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.leaks import refuse_leaks
 from tracemill.passes.interpretation.location import Locator
+from tracemill.passes.interpretation.mutation.granted import granted
+from tracemill.passes.interpretation.mutation.own_leaves import refuse_outside
 from tracemill.passes.interpretation.observe import observe, state_lines
 from tracemill.passes.interpretation.outputs import Output
-from tracemill.passes.interpretation.own_leaves import refuse_outside
-from tracemill.passes.interpretation.passed import StandsElsewhere, standing_twice
-from tracemill.passes.interpretation.places import Place
 from tracemill.passes.interpretation.prologue import build_prologue
+from tracemill.passes.interpretation.python.fetch import Fetched
+from tracemill.passes.interpretation.python.leaks import refuse_leaks
+from tracemill.passes.interpretation.python.passed import StandsElsewhere, standing_twice
+from tracemill.passes.interpretation.python.places import Place
+from tracemill.passes.interpretation.replacements.functions import is_users
 from tracemill.passes.interpretation.symbolic_interpreter import SymbolicInterpreter
 
 

@@ -44,11 +44,11 @@ from tracemill.compiler.symbol import BoundSymbol
 from tracemill.compiler.trace import Program, Trace
 from tracemill.compiler.values import leaves
 from tracemill.passes.dce import swept
-from tracemill.passes.interpretation import in_place, overlap, write_back
-from tracemill.passes.interpretation.in_place_derivatives import is_differentiable
-from tracemill.passes.interpretation.memory import Base, Memory, NotFunctionalError
-from tracemill.passes.interpretation.overwrites import Overwrites
-from tracemill.passes.interpretation.write_back import RealViews
+from tracemill.passes.interpretation.mutation import in_place, overlap, write_back
+from tracemill.passes.interpretation.mutation.in_place_derivatives import is_differentiable
+from tracemill.passes.interpretation.mutation.memory import Base, Memory, NotFunctionalError
+from tracemill.passes.interpretation.mutation.overwrites import Overwrites
+from tracemill.passes.interpretation.mutation.write_back import RealViews
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from tracemill.compiler.random_state import Generator
 from tracemill.compiler.state_checks import same
 from tracemill.compiler.symbol import BoundSymbol
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.passed import tensors_inside
-from tracemill.passes.interpretation.places import Place
+from tracemill.passes.interpretation.python.passed import tensors_inside
+from tracemill.passes.interpretation.python.places import Place
 
 _NUMBERS = {int: IntegerProxy, float: FloatProxy, bool: BoolProxy}
 _EQUAL_BY_VALUE = (str, bytes, complex, range, torch.Size, torch.device, int, float)

@@ -24,30 +24,24 @@ from tracemill.compiler.settings import Ambient, default_device, symbol_under
 from tracemill.compiler.sizes import Sizes
 from tracemill.compiler.symbol import BoundSymbol, Source, Symbol, symbol
 from tracemill.compiler.values import map_leaves
-from tracemill.passes.interpretation import (
-    autocast,
-    higher_order,
-    in_place,
-    optimisers,
-    overlapping_writes,
-    paths,
-    queries,
-    scalars,
-)
+from tracemill.passes.interpretation import autocast, paths, queries
 from tracemill.passes.interpretation.functorch import outlived, transformed
-from tracemill.passes.interpretation.grads import Grads
+from tracemill.passes.interpretation.gradients import optimisers, scalars
+from tracemill.passes.interpretation.gradients.grads import Grads
 from tracemill.passes.interpretation.kinds import PLAIN
-from tracemill.passes.interpretation.leaf_views import LeafViews
 from tracemill.passes.interpretation.location import Locator
+from tracemill.passes.interpretation.mutation import in_place, overlapping_writes
+from tracemill.passes.interpretation.mutation.leaf_views import LeafViews
+from tracemill.passes.interpretation.mutation.view_rules import ViewRules
 from tracemill.passes.interpretation.randomness import (
     TracedGenerator,
     TracedGenerators,
     effect_answer,
 )
 from tracemill.passes.interpretation.real import RealEnvironment, input_of
+from tracemill.passes.interpretation.replacements import higher_order
 from tracemill.passes.interpretation.stand_in import TracedTensor, interpretation, refusing
 from tracemill.passes.interpretation.traced_tensors import TracedTensors
-from tracemill.passes.interpretation.view_rules import ViewRules
 
 _HASH = torch.Tensor.__hash__
 _REQUIRES_GRAD = cast(Any, torch.Tensor.requires_grad).__get__

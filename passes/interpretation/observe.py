@@ -19,37 +19,37 @@ from tracemill.compiler.proxy import Proxy
 from tracemill.compiler.settings import Ambient
 from tracemill.compiler.state_checks import IDENTICAL
 from tracemill.compiler.trace import Trace
-from tracemill.passes.interpretation import asked_names
-from tracemill.passes.interpretation.asked_names import ASKERS
-from tracemill.passes.interpretation.cached_functions import CachedFunctions
-from tracemill.passes.interpretation.classes import IDENTITIES, TYPE_ANSWERS
-from tracemill.passes.interpretation.conditions import GLOBAL_HOOKS, StateCheck
-from tracemill.passes.interpretation.epilogue import EpilogueBuilder, places_of
-from tracemill.passes.interpretation.fetch import Fetched, Fetcher
-from tracemill.passes.interpretation.grad_state import GradState
+from tracemill.passes.interpretation.gradients.grad_state import GradState
+from tracemill.passes.interpretation.gradients.rates import Rates
 from tracemill.passes.interpretation.inputs import Inputs
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.messages import Message, kept
-from tracemill.passes.interpretation.new_objects import NewObject, new_objects
 from tracemill.passes.interpretation.outputs import Output, Returned
-from tracemill.passes.interpretation.passed import StandsElsewhere
-from tracemill.passes.interpretation.places import Place, place_of
-from tracemill.passes.interpretation.randomness import generators_of
-from tracemill.passes.interpretation.rates import Rates
-from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
-from tracemill.passes.interpretation.sharp_edges import SharpEdges
-from tracemill.passes.interpretation.snapshot import Snapshot
-from tracemill.passes.interpretation.stand_in import own_attributes
-from tracemill.passes.interpretation.state import Walk
-from tracemill.passes.interpretation.tables import State
-from tracemill.passes.interpretation.usage import Usage
-from tracemill.passes.interpretation.watch import Watch
-from tracemill.passes.interpretation.writes import (
+from tracemill.passes.interpretation.python import asked_names
+from tracemill.passes.interpretation.python.asked_names import ASKERS
+from tracemill.passes.interpretation.python.cached_functions import CachedFunctions
+from tracemill.passes.interpretation.python.classes import IDENTITIES, TYPE_ANSWERS
+from tracemill.passes.interpretation.python.conditions import GLOBAL_HOOKS, StateCheck
+from tracemill.passes.interpretation.python.epilogue import EpilogueBuilder, places_of
+from tracemill.passes.interpretation.python.fetch import Fetched, Fetcher
+from tracemill.passes.interpretation.python.messages import Message, kept
+from tracemill.passes.interpretation.python.new_objects import NewObject, new_objects
+from tracemill.passes.interpretation.python.passed import StandsElsewhere
+from tracemill.passes.interpretation.python.places import Place, place_of
+from tracemill.passes.interpretation.python.sharp_edges import SharpEdges
+from tracemill.passes.interpretation.python.snapshot import Snapshot
+from tracemill.passes.interpretation.python.state import Walk
+from tracemill.passes.interpretation.python.tables import State
+from tracemill.passes.interpretation.python.usage import Usage
+from tracemill.passes.interpretation.python.watch import Watch
+from tracemill.passes.interpretation.python.writes import (
     Changes,
     Writer,
     sole_names,
     unchecked,
 )
+from tracemill.passes.interpretation.randomness import generators_of
+from tracemill.passes.interpretation.session import interpreting, refuse_changed_settings
+from tracemill.passes.interpretation.stand_in import own_attributes
 
 
 @dataclass(frozen=True)

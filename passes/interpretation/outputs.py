@@ -19,9 +19,9 @@ from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.proxy import AnyProxy, Proxy
 from tracemill.compiler.write import bare
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.python_numbers import holds_symbolic, is_symbolic, plain
+from tracemill.passes.interpretation.python.python_numbers import holds_symbolic, is_symbolic, plain
+from tracemill.passes.interpretation.python.views import slots_of
 from tracemill.passes.interpretation.stand_in import TracedTensor, own_attributes
-from tracemill.passes.interpretation.views import slots_of
 
 _PLAIN = (tuple, list, dict)
 _COPIED = (numpy.ndarray, bytearray)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tracemill.compiler import prims
 from tracemill.compiler.errors import UnsupportedError
 from tracemill.compiler.torch_internals import set_grad_enabled
-from tracemill.passes.interpretation import backward, gradients_inside, grads, optimisers
+from tracemill.passes.interpretation.gradients import backward, gradients_inside, grads, optimisers
 
 T: Any = torch.Tensor
 

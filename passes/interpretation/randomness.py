@@ -20,7 +20,7 @@ from tracemill.compiler.meta import TensorMeta
 from tracemill.compiler.proxy import GeneratorProxy
 from tracemill.compiler.random_state import Generator, random_state
 from tracemill.compiler.symbol import Symbol, symbol
-from tracemill.passes.interpretation.places import names_in
+from tracemill.passes.interpretation.python.places import names_in
 from tracemill.passes.interpretation.stand_in import interpretation, refusing
 
 

@@ -19,24 +19,23 @@ from tracemill.compiler.random_state import (
     set_random_state,
 )
 from tracemill.compiler.settings import AUTOCAST_DEVICES, SETTINGS, Ambient, default_device
-from tracemill.passes.interpretation import (
-    backward,
-    encoders,
-    functions,
-    module_hooks,
-    optimisers,
-    torchscript,
-)
 from tracemill.passes.interpretation.functorch import Bypass
+from tracemill.passes.interpretation.gradients import backward, optimisers
 from tracemill.passes.interpretation.interpreter import Interpreter
-from tracemill.passes.interpretation.printing import PRINTING
+from tracemill.passes.interpretation.python.printing import PRINTING
+from tracemill.passes.interpretation.python.sharp_edges import NUMPY
 from tracemill.passes.interpretation.randomness import (
     STAND_INS,
     DefaultGenerator,
     make_generator,
 )
-from tracemill.passes.interpretation.replacement import Replacement, standing_in
-from tracemill.passes.interpretation.sharp_edges import NUMPY
+from tracemill.passes.interpretation.replacements import (
+    encoders,
+    functions,
+    module_hooks,
+    torchscript,
+)
+from tracemill.passes.interpretation.replacements.replacement import Replacement, standing_in
 from tracemill.passes.interpretation.stand_in import interpretation, under_way
 
 

@@ -22,7 +22,7 @@ from tracemill.compiler.values import map_leaves
 from tracemill.passes.interpretation import queries
 from tracemill.passes.interpretation.interpreter import Interpreter
 from tracemill.passes.interpretation.location import Locator
-from tracemill.passes.interpretation.python_numbers import asking_pytorch, like_plain_numbers
+from tracemill.passes.interpretation.python.python_numbers import asking_pytorch, like_plain_numbers
 from tracemill.passes.interpretation.stand_in import TracedTensor
 from tracemill.passes.interpretation.symbolic_inputs import SymbolicInputs
 

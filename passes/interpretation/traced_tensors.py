@@ -12,8 +12,8 @@ from tracemill.compiler.meta import Storage, TensorMeta
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.symbol import BoundSymbol, Symbol
 from tracemill.compiler.values import map_leaves
-from tracemill.passes.interpretation import in_place
 from tracemill.passes.interpretation.kinds import refuse_other_kinds
+from tracemill.passes.interpretation.mutation import in_place
 from tracemill.passes.interpretation.stand_in import TracedTensor
 
 

@@ -16,9 +16,9 @@ from tracemill.compiler.pass_base import Call, PassContext
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.shared_memory import Apart
 from tracemill.compiler.trace import Program, Trace
-from tracemill.passes.interpretation import overlap
 from tracemill.passes.interpretation.acquire import Acquire
 from tracemill.passes.interpretation.functionalise import Functionalise
+from tracemill.passes.interpretation.mutation import overlap
 
 Tensor = torch.Tensor
 

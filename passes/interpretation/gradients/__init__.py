@@ -1,0 +1,1 @@
+"""Gradients inside of programs: `torch.autograd.grad`, `backward`, `.grad` and optimisers."""

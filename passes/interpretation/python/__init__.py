@@ -1,0 +1,1 @@
+"""What a program reads of Python, which the prologue checks, and what it writes there, which the epilogue does."""
