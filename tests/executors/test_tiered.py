@@ -294,4 +294,5 @@ assert os.waitpid(pid, 0)[1] == 0
 assert tm.executors.get("tiered").wait(100)
 torch.testing.assert_close(waiting(x), (x * 19).sin() + 1)
 """
-    assert output_of(script) == "copy\n"
+    # Libraries' own hooks of os.fork may have a word with a thread that locks files just then.
+    assert output_of(script).splitlines()[-1] == "copy"
