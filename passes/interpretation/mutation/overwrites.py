@@ -65,6 +65,7 @@ class Overwrites:
     _writes: list[_Overwrite] = field(default_factory=list)
     _values: dict[Base, list[TensorProxy]] = field(default_factory=dict)
     _parts: dict[Base, list[TensorProxy]] = field(default_factory=dict)
+    _untold: dict[Base, list[TensorProxy]] = field(default_factory=dict)
 
     def follow(self, bsym: BoundSymbol, line: BoundSymbol) -> None:
         """Takes note of a call that gives views, now by `line`: those of what was taken by `.data` are unseen too."""
@@ -90,9 +91,12 @@ class Overwrites:
         memory = self.memory
         value = memory.plain_value(base)
         past = [other for other in self._values.pop(base, []) if other is not value]
+        past = [*self._untold.pop(base, ()), *past]
         here = [proxy for proxy in own if memory.base(proxy) is base]
         seen = _is_declared(line) and any(proxy not in self.unseen for proxy in here)
         base.versioned = base.versioned or seen
+        if not seen:
+            self._untold[base] = past  # a later write may tell of what this one does not
         once = [own[proxy] for proxy in here if line.flat_args.count(proxy) == 1]
         parts, end = tuple(self._parts.pop(base, ())), len(memory.lines)
         self._writes.append(

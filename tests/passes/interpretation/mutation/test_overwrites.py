@@ -73,6 +73,23 @@ def written_by_data_between_two_reads(x: T, w: T) -> Any:
 
 
 @program
+def a_result_written_by_data_and_in_place(x: T, w: T) -> Any:
+    y = x.exp()
+    y.data.mul_(2)
+    y.clamp_(-50, 50)
+    return y
+
+
+@program
+def an_operand_written_by_data_twice(x: T, w: T) -> Any:
+    y = x + 1
+    z = y * w
+    y.data.zero_()
+    y.data.add_(2)
+    return z, y
+
+
+@program
 def a_result_written_in_place(x: T, w: T) -> Any:
     y = x.exp()
     y.mul_(2)
