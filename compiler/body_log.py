@@ -57,7 +57,7 @@ class BodyLog(internals.TorchDispatchMode):
     @property
     def metas(self) -> dict[int, TensorMeta]:
         """The metadata of every tensor seen."""
-        return {index: _meta_of(tensor) for index, tensor in enumerate(self._kept)}
+        return {index: TensorMeta.of(tensor) for index, tensor in enumerate(self._kept)}
 
     def _encode(self, value: Any) -> Any:
         def leaf(value: Any) -> Any:
@@ -83,14 +83,6 @@ class BodyLog(internals.TorchDispatchMode):
         self.random |= draws(func, args, kwargs)
         self.written.extend(written_arguments(func, args, kwargs))
         return output
-
-
-def _meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """The metadata of a tensor; a view taken under no_grad, of what is written to there, has no say in autograd."""
-    try:
-        return TensorMeta.of(tensor)
-    except RuntimeError:
-        return TensorMeta.of(tensor.detach()).replace(requires_grad=True, is_leaf=False)
 
 
 def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -105,13 +105,19 @@ class TensorMeta:
         stride: Sequence[int] = tensor.stride() if strided else ()
         if tensor._has_symbolic_sizes_strides:
             shape, stride = tuple(map(hint, shape)), tuple(map(hint, stride))
+        try:
+            is_leaf = tensor.is_leaf
+        except (
+            RuntimeError
+        ):  # a view taken under no_grad, of what was written to: it has no say in autograd
+            is_leaf = False
         return cls(
             shape,
             stride,
             tensor.dtype,
             tensor.device,
             tensor.requires_grad,
-            tensor.is_leaf,
+            is_leaf,
             tensor.layout,
             tensor.is_conj(),
             tensor.is_neg(),

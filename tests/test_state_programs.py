@@ -547,3 +547,24 @@ def _told(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_told(item) for item in value]
     return value
+
+
+def test_a_view_of_a_parameter_that_one_call_leaves_the_next_may_write_to() -> None:
+    class Holder:
+        pass
+
+    def run(compile: Callable[[Any], Any]) -> list[list[float]]:
+        holder: Any = Holder()
+        holder.held, holder.weight = torch.ones(4), torch.nn.Parameter(torch.arange(4.0))
+
+        def program() -> None:
+            holder.held.mul_(0.5)
+            holder.held = holder.weight.split(2)[0]
+
+        called = compile(program)
+        with torch.no_grad():
+            for _ in range(4):
+                called()
+        return [holder.held.tolist(), holder.weight.tolist()]
+
+    assert run(tm.jit) == run(lambda program: program)
