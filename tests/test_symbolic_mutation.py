@@ -161,3 +161,16 @@ def test_writes_that_ask_of_sizes_carry_gradients(program: Callable[[Tensor], An
             found.append([x.detach(), *torch.autograd.grad(made.sum() + x.sum(), leaf)])
         for one, other in zip(*found, strict=True):
             assert torch.equal(other, one)
+
+
+def test_sizes_stay_symbolic_after_a_write_that_gradients_flow_through() -> None:
+    def program(x: Tensor, w: Tensor) -> Any:
+        y = x + 1
+        y.mul_(w)
+        x.mul_(w)
+        return torch.zeros(x.shape[0]), torch.zeros(y.numel()), torch.zeros(len(y))
+
+    jitted = symbolic(program)
+    for rows in (4, 7, 4):
+        x, w = torch.ones(rows, 3), torch.ones(rows, 3, requires_grad=True)
+        assert [made.shape for made in jitted(x, w)] == [(rows,), (rows * 3,), (rows,)]

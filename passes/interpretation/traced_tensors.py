@@ -88,7 +88,7 @@ class TracedTensors:
             if self._below_autograd:  # which holds it, and sets its graph
                 stand_in.lie_like(other)
                 return
-            made = TracedTensor(other)
+            made = self._stand_in(other)
             if stand_in._is_param:
                 made.be_parameter()
             torch.utils.swap_tensors(stand_in, made)
