@@ -88,9 +88,12 @@ class Oracle:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         local: dict[Any, Answer] | None = None,
+        *,
+        zeros: bool = True,
     ) -> tuple[Answer, list[TensorProxy]]:
         """The answer for a call on proxies and constants, and the call's tensors in the answer's order.
 
+        zeros: whether zeros may tell; what symbolic fakes say besides agrees with other fakes alone.
         local: remembers answers that hold an object by identity; one dict per trace.
         Raises what eager raises for the call.
         """
@@ -98,18 +101,20 @@ class Oracle:
         parts = (fn, key.of(args), key.of(kwargs) if kwargs else None, Ambient.now())
         if fn in STORAGE_READERS:
             parts = (*parts, tuple(tensor.storage_offset for tensor in key.tensors))
+        if not zeros:
+            parts = (*parts, zeros)
         if key.local or not is_pytorch(fn):
             local = {} if local is None else local
             answer = local.get(parts)
             if answer is None:
                 with profiled():
-                    answer = local[parts] = self._work_out(fn, args, kwargs, key.tensors)
+                    answer = local[parts] = self._work_out(fn, args, kwargs, key.tensors, zeros)
                 answer.asked = parts[1:3]
             return answer, key.tensors
         answer = self._answers.get(parts)
         if answer is None:
             with unprofiled():
-                answer = self._work_out(fn, args, kwargs, key.tensors)
+                answer = self._work_out(fn, args, kwargs, key.tensors, zeros)
             answer.asked = parts[1:3]
             with self._lock:
                 self._answers[parts] = answer
@@ -139,11 +144,12 @@ class Oracle:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         tensors: list[TensorProxy],
+        zeros: bool,
     ) -> Answer:
         self.asked += 1
         if fn in _SHAPED_BY_DATA and len(tensors) > 1:
             raise internals.DynamicOutputShapeException(cast(Any, fn))
-        if is_pytorch(fn) and _are_few(tensors, (args, kwargs)):
+        if zeros and is_pytorch(fn) and _are_few(tensors, (args, kwargs)):
             answer = _of_few(fn, args, kwargs, tensors)
             if answer is not None:
                 return answer
@@ -173,6 +179,7 @@ def _are_few(tensors: Sequence[TensorProxy], given: Any) -> bool:
     metas = [tensor.meta for tensor in tensors]
     return (
         all(meta.device.type == "cpu" and meta.layout == torch.strided for meta in metas)
+        and all(meta.numel for meta in metas)  # fakes lay out what is empty otherwise
         and sum(meta.numel for meta in metas) <= FEW_ELEMENTS
     )
 

@@ -229,7 +229,7 @@ class SymbolicSizes(Sizes):
         make: Make,
         local: dict[Any, Answer] | None = None,
     ) -> tuple[Answer, Any]:
-        answer, tensors = ORACLE.ask(fn, args, kwargs, local)
+        answer, tensors = ORACLE.ask(fn, args, kwargs, local, zeros=False)
         layouts = self.layouts(fn, args, kwargs, answer, tensors)
         if layouts is None:
             self.specialise(args, kwargs)

@@ -121,7 +121,7 @@ def _use_faults(used: Any, defined: dict[str, Proxy]) -> Iterator[str]:
 
 
 def _metadata_faults(bsym: BoundSymbol) -> Iterator[str]:
-    answer, strict = (bsym.answer if bsym.is_recorded else None), True
+    answer, strict = (bsym.answer if bsym.is_recorded else None), bsym.grad_enabled
     if answer is None or _is_stale(bsym, answer):
         if bsym.sym.path is None or bsym.sym.impl is None:
             return  # no operation of PyTorch, or an executor's own
@@ -163,7 +163,15 @@ def _agree(recorded: TensorMeta, said: TensorMeta, strict: bool) -> bool:
     """Whether metadata is as PyTorch says; where a pass wrote the line, autograd's part is left to it."""
     if strict or recorded is said:
         return recorded is said
-    return recorded is said.replace(requires_grad=recorded.requires_grad, is_leaf=recorded.is_leaf)
+    seen: dict[str, Any] = {"requires_grad": recorded.requires_grad, "is_leaf": recorded.is_leaf}
+    if _tells(recorded) == _tells(said):
+        seen["stride"] = recorded.stride
+    return recorded is said.replace(**seen)
+
+
+def _tells(meta: TensorMeta) -> Any:
+    """The strides that matter: not those of one element, or none, in which kernels and fakes differ."""
+    return meta.numel and [s for s, n in zip(meta.stride, meta.shape, strict=True) if n != 1]
 
 
 def _described(meta: TensorMeta) -> str:

@@ -120,7 +120,7 @@ class SymbolicInterpreter(Interpreter):
         if internals.any_autocast_enabled():
             return None
         try:
-            answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers)
+            answer, tensors = ORACLE.ask(fn, args, kwargs, self._local_answers, zeros=False)
         except (internals.DataDependentOutputException, internals.DynamicOutputShapeException):
             return None
         with asking_pytorch() if is_pytorch(fn) else nullcontext():
