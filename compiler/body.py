@@ -20,7 +20,7 @@ from tracemill.compiler.answer import (
 )
 from tracemill.compiler.body_log import BodyLog, draws, written_arguments
 from tracemill.compiler.errors import TracemillError
-from tracemill.compiler.meta import TensorMeta, hint
+from tracemill.compiler.meta import TensorMeta, hint, memory_of
 from tracemill.compiler.readable import readable
 from tracemill.compiler.values import map_leaves
 
@@ -149,7 +149,7 @@ class Body:
 
     def storage(self, ref: Ref) -> Any:
         """What a value's storage is known by: equal for values that share memory."""
-        return _storage_key(self._log.tensor(ref))
+        return memory_of(self._log.tensor(ref))
 
     def offset(self, ref: Ref) -> int:
         """Where a value begins in its storage."""
@@ -328,7 +328,7 @@ class Body:
 
         body = () if shown is fn else (BodyOperation(*map_leaves(local, tuple(operation))),)
         fakes = map_leaves(self._fake, (args, kwargs))
-        written = {_storage_key(tensor) for tensor in written_arguments(fn, *fakes)}
+        written = {memory_of(tensor) for tensor in written_arguments(fn, *fakes)}
         mutated = tuple(i for i, ref in enumerate(inputs) if self.storage(ref) in written)
         random = draws(fn, args, kwargs)
         return Answer(specs, len(inputs), mutated, None, random, body)
@@ -373,7 +373,3 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.stride() == other.stride()
         and one.device == other.device
     )
-
-
-def _storage_key(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracemill.compiler.body import NotCapturedError
+from tracemill.compiler.meta import memory_of
 from tracemill.compiler.torch_internals import set_version
 
 Gradient = torch.Tensor | None
@@ -132,8 +133,8 @@ def kept_by(outputs: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) ->
     """Whether the backward from some outputs checks that nobody has written to a tensor, for each of the tensors."""
     kept: dict[Any, list[torch.Tensor]] = {}
     for saved in _saved(outputs):
-        kept.setdefault(_memory(saved), []).append(saved)
-    return (_tells_writes(tensor, kept.get(_memory(tensor), ())) for tensor in tensors)
+        kept.setdefault(memory_of(saved), []).append(saved)
+    return (_tells_writes(tensor, kept.get(memory_of(tensor), ())) for tensor in tensors)
 
 
 def _tells_writes(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> bool:
@@ -147,10 +148,6 @@ def _tells_writes(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> bool:
         return any(other._version != old for other, old in zip(kept, before, strict=True))
     finally:
         set_version((tensor,), (count,))
-
-
-def _memory(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
 def _saved(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

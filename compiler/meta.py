@@ -11,6 +11,11 @@ import torch
 from tracemill.compiler.torch_internals import dtype_abbrs
 
 
+def memory_of(tensor: torch.Tensor) -> Any:
+    """What tells the memory of a living tensor from that of others."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides, in elements, of a contiguous tensor of `shape`."""
     strides: list[int] = []
@@ -109,7 +114,7 @@ class TensorMeta:
             is_leaf = tensor.is_leaf
         except (
             RuntimeError
-        ):  # a view taken under no_grad, of what was written to: it has no say in autograd
+        ):  # autograd says nothing of a view taken under no_grad of what was written to
             is_leaf = False
         return cls(
             shape,

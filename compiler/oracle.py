@@ -28,7 +28,7 @@ from tracemill.compiler.answer import (
 from tracemill.compiler.body_log import BodyLog
 from tracemill.compiler.errors import LeakedValueError
 from tracemill.compiler.layouts import Fakes
-from tracemill.compiler.meta import TensorMeta
+from tracemill.compiler.meta import TensorMeta, memory_of
 from tracemill.compiler.models import is_dense, stand_in_for
 from tracemill.compiler.profiling import profiled, unprofiled
 from tracemill.compiler.proxy import GeneratorProxy, TensorProxy
@@ -300,14 +300,14 @@ def _answer(
     positions = {id(model): position for position, model in enumerate(models)}
     aliases: dict[Any, tuple[str, int]] = {}
     for position, model in enumerate(models):
-        aliases.setdefault(_storage_key(model), ("argument", position))
+        aliases.setdefault(memory_of(model), ("argument", position))
 
     def leaf(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) in positions:
             return SameTensor(positions[id(value)])
-        storage = aliases.setdefault(_storage_key(value), ("new", len(aliases)))
+        storage = aliases.setdefault(memory_of(value), ("new", len(aliases)))
         offset = _offset(value)
         if storage[0] == "argument":
             offset -= _offset(models[storage[1]])
@@ -317,13 +317,13 @@ def _answer(
     for value in leaves(spec):
         if isinstance(value, torch.Tensor):
             raise LeakedValueError(f"a fake tensor escaped in the answer {spec!r}")
-    written = {_storage_key(tensor) for tensor in log.written}
-    mutated = tuple(i for i, model in enumerate(models) if _storage_key(model) in written)
+    written = {memory_of(tensor) for tensor in log.written}
+    mutated = tuple(i for i, model in enumerate(models) if memory_of(model) in written)
     returned = {leaf.position for leaf in leaves(spec) if type(leaf) is SameTensor}
     changed = {
-        i: TensorMeta.of(models[i])
+        i: meta
         for i in sorted(returned.union(mutated))
-        if TensorMeta.of(models[i]) is not tensors[i].meta
+        if (meta := TensorMeta.of(models[i])) is not tensors[i].meta
     }
     body = _without_wrapping(log.operations, spec)
     return Answer(spec, len(tensors), mutated, changed, log.random, body, log.metas)
@@ -341,10 +341,6 @@ def _without_wrapping(operations: Sequence[BodyOperation], output: Any) -> list[
         map_leaves(note, (operation.args, operation.kwargs))
     detach = torch.ops.aten.detach.default
     return [item for item in operations if item.fn is not detach or item.output.index in read]
-
-
-def _storage_key(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
 def _offset(tensor: torch.Tensor) -> int:

@@ -361,18 +361,7 @@ def test_one_region_computes_forward_backward_and_update() -> None:
     assert any("inductor" in name for name in lines)
 
 
-def scheduled(model: nn.Module) -> Program:
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
-    OPTIMISERS[id(model)] = optimiser
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimiser.zero_grad()
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        optimiser.step()
-        return loss
-
-    return step
+scheduled = optimised(lambda parameters: torch.optim.Adam(parameters, lr=0.1, weight_decay=0.1))
 
 
 def scheduled_state(model: nn.Module) -> Any:

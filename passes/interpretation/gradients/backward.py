@@ -29,7 +29,8 @@ from typing import Any, Protocol
 import torch
 
 from tracemill.compiler import torch_internals as internals
-from tracemill.compiler.meta import Storage, TensorMeta, contiguous_stride
+from tracemill.compiler.meta import Storage, contiguous_stride
+from tracemill.compiler.models import is_dense
 from tracemill.compiler.proxy import TensorProxy
 from tracemill.compiler.settings import without_autocast
 from tracemill.compiler.values import leaves
@@ -198,7 +199,7 @@ def _kept(recording: Recording, owner: TensorProxy, gradient: Any, known: set[St
     is_own = gradient.proxy.storage not in known
     known.add(gradient.proxy.storage)
     contiguous = contiguous_stride(wanted.shape)
-    stride = wanted.stride if wanted.is_leaf and _is_dense(wanted) else contiguous
+    stride = wanted.stride if wanted.is_leaf and is_dense(wanted) else contiguous
     if is_own and all(
         size == 1 or one == other
         for size, one, other in zip(meta.shape, meta.stride, stride, strict=True)
@@ -210,17 +211,6 @@ def _kept(recording: Recording, owner: TensorProxy, gradient: Any, known: set[St
         made = recording.record(torch.empty_like, (recording.stand_ins(owner),), {})
     recording.record(T.copy_, (made, gradient), {})
     return made
-
-
-def _is_dense(meta: TensorMeta) -> bool:
-    """Whether a tensor fills a piece of memory, each place once."""
-    expected = 1
-    for stride, size in sorted(zip(meta.stride, meta.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 HANDLED: dict[Any, Any] = {T.backward: of_tensor, torch.autograd.backward: of_tensors}
